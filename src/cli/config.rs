@@ -13,7 +13,7 @@ use crate::config::mistake::Mistakes;
 use crate::config::reader::{LoadError, Loaded, check_paths, environment, load};
 use crate::config::settings::Settings;
 use crate::daemon::{access_files, collector};
-use crate::model::{counted, off_text};
+use crate::model::{counted, mode_text, off_text};
 
 /// Arguments of `umawarden config`.
 #[derive(Debug, Args)]
@@ -142,7 +142,8 @@ fn print(checked: &Result<(Loaded, Checked), Wrong>) {
             return;
         }
     };
-    outln!("fine: {}, mode {}", counted(rules(loaded) as u64, "rule"), loaded.settings.mode.name());
+    let mode = mode_text(loaded.settings.mode, &loaded.rules.guard_rails.enforced);
+    outln!("fine: {}, mode {mode}", counted(rules(loaded) as u64, "rule"));
     match access.certificate_expires {
         Some(expires) => outln!("TLS, with a certificate that is good until {expires}"),
         None => outln!("no TLS"),
@@ -167,6 +168,7 @@ fn as_json(checked: &Result<(Loaded, Checked), Wrong>) -> Value {
             "fine": true,
             "rules": rules(loaded),
             "mode": loaded.settings.mode.name(),
+            "enforce": loaded.rules.guard_rails.enforced,
             "tls": access.has_tls,
             "certificate_expires": access.certificate_expires.map(|expires| expires.to_string()),
             "users": access.users,

@@ -16,8 +16,8 @@ use super::{Exit, engines, last_boot};
 use crate::cli::output::{self, errln};
 use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
-    AimCheck, AlertChange, Decision, DecisionRecord, EventKind, Evidence, Mode, Moment, Outcome,
-    OutcomeResult, Reading, counted, duration_text, instant, measured_bytes_text,
+    AimCheck, AlertChange, Decision, DecisionRecord, EventKind, Evidence, HoldReason, Mode, Moment,
+    Outcome, OutcomeResult, Reading, counted, duration_text, instant, measured_bytes_text,
 };
 
 /// Arguments of `umawarden history`.
@@ -268,6 +268,7 @@ pub(super) fn decision_text(decision: &DecisionRecord) -> String {
     let what = match (decision.decision, decision.mode) {
         (Decision::Act, Mode::Enforce) => decision.deed(),
         (Decision::Act, Mode::Observe) => format!("would {}", decision.deed()),
+        (Decision::Hold(HoldReason::NotEnforced), _) => decision.unenforced().unwrap_or_default(),
         (Decision::Hold(reason), _) => format!("holds {} ({})", decision.deed(), reason.name()),
     };
     let because: Vec<String> = decision.because.iter().map(evidence_text).collect();

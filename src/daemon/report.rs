@@ -11,8 +11,8 @@ use super::thinning::Thinning;
 use crate::journal::JournalError;
 use crate::model::{
     AimCheck, AlertChange, AlertState, DeathReport, Decision, DecisionRecord, Event, EventKind,
-    Evidence, MemoryState, Mode, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
-    ProgramEvent, Reading, ReleaseEnd, Source,
+    Evidence, Grade, MemoryState, Mode, Moment, Observation, OperatorCommand, Outcome,
+    OutcomeResult, ProgramEvent, Reading, ReleaseEnd, Source,
 };
 use crate::policy::{Doubt, Step, old_by};
 
@@ -199,8 +199,10 @@ fn decision(decision: &DecisionRecord) {
     let because = list(&decision.because);
     match (decision.decision, decision.mode) {
         (Decision::Hold(reason), _) => {
-            let reason = reason.name();
-            tracing::info!(%id, %rule, %action, reason, because, "hold");
+            let (reason, grade) =
+                (reason.name(), decision.unenforced().map(|_| decision.action.grade()));
+            let grade = grade.map(Grade::name);
+            tracing::info!(%id, %rule, %action, reason, grade, because, "hold");
         }
         (Decision::Act, Mode::Observe) => {
             tracing::warn!(%id, %rule, %action, because, "would act (observe mode)");

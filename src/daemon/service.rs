@@ -15,7 +15,7 @@ use super::wake::Wake;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::exports::{OrderRequest, ReloadRequest, Served};
-use crate::model::{DeathReport, LaunchedEngine, OperatorCommand, counted, off_text};
+use crate::model::{DeathReport, LaunchedEngine, OperatorCommand, counted, mode_text, off_text};
 
 /// Threads for work that may hang on a disk: queries, with a margin for orders.
 const BLOCKING_THREADS: usize = 12;
@@ -27,7 +27,7 @@ pub(super) fn summary(loaded: &Loaded) -> String {
     let rules = counted(rules as u64, "rule");
     let groups = counted(groups.len() as u64, "group");
     let off = off_text(&loaded.rules.shipped_off).map(|text| format!("; {text}"));
-    let mode = loaded.settings.mode.name();
+    let mode = mode_text(loaded.settings.mode, &loaded.rules.guard_rails.enforced);
     format!("{rules} in {groups}, mode {mode}{}", off.unwrap_or_default())
 }
 

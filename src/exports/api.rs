@@ -23,6 +23,7 @@ pub(super) async fn status(State(site): State<Site>) -> Response {
     success(&json!({
         "version": VERSION,
         "mode": status.mode.name(),
+        "enforce": *status.enforced,
         "started": status.started.utc.to_string(),
         "uptime_seconds": uptime.as_secs_f64(),
         "sampled": status.at.utc.to_string(),

@@ -15,7 +15,7 @@ use super::routes::Site;
 use super::{Page, PageRequest, QueryError, VERSION};
 use crate::model::{
     ADD_SHIPPED, Action, EnginePools, LeaseState, Reading, bytes_text, measured_bytes_text,
-    off_text, seconds_text,
+    mode_text, off_text, seconds_text,
 };
 use crate::policy::status::{RuleState, RuleStatus, Status};
 
@@ -67,7 +67,7 @@ fn render(site: &Site, decided: &Result<Page, QueryError>) -> Result<String, fmt
          <meta name=viewport content=\"width=device-width\">\
          <title>umawarden</title><style>{STYLE}</style>\
          <h1>umawarden</h1><p>Version {VERSION}, mode <b>{}</b>, up for {}, sampled {}.</p><nav>",
-        status.mode.name(),
+        mode_text(status.mode, &status.enforced),
         seconds_text(uptime),
         status.at.utc.strftime("%F %T UTC"),
     )?;

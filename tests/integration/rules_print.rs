@@ -31,11 +31,14 @@ fn the_rules_in_force_are_printed_with_sources_and_overrides() {
     for expected in ["# shipped:engines.yaml:", &place, "    mode: enforce", "cooldown: 9s"] {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
-    assert!(text.contains("evict_checkpoint: {") && text.contains("  # carried out"), "{text}");
+    assert!(
+        text.contains("evict_checkpoint: {") && text.contains("  # evict: carried out"),
+        "{text}"
+    );
     // What is printed can be loaded.
     let all = folder.path().join("all.yaml");
     let (_, text, _) = print(&config, &[]);
-    assert!(text.contains("# only reported: the node's mode is observe"), "{text}");
+    assert!(text.contains("only reported, the node's mode is observe"), "{text}");
     fs::write(&all, text).unwrap();
     let checked = Command::cargo_bin("umawarden").unwrap().args(["rules", "check"]).arg(&all).ok();
     checked.unwrap_or_else(|error| panic!("{error}"));

@@ -18,7 +18,7 @@ use crate::config::rules::{
     Comments, places, step_settings, write_head, write_rule, written_rails,
 };
 use crate::daemon::{Missing, missing};
-use crate::model::{ADD_SHIPPED, Mode, RuleId, off_text};
+use crate::model::{ADD_SHIPPED, Mode, RuleId, mode_text, off_text};
 use crate::policy::rule::{RemedyStep, Rule, RuleGroup, RuleSet};
 
 /// Arguments of `umawarden rules print`.
@@ -101,15 +101,18 @@ struct Printed<'l> {
 
 impl Printed<'_> {
     fn mode(&self, rule: &Rule) -> Mode {
-        rule.mode.unwrap_or(self.loaded.settings.mode)
+        rule.mode_in_force(self.loaded.settings.mode, &self.loaded.rules.guard_rails.enforced)
     }
 
     /// Why a step would not be carried out, whatever the guard rails say; `None`: it would.
-    fn observed(&self, rule: &Rule, _step: &RemedyStep) -> Option<&'static str> {
-        match (self.mode(rule), rule.mode) {
-            (Mode::Enforce, _) => None,
-            (Mode::Observe, Some(_)) => Some("the rule's mode is observe"),
-            (Mode::Observe, None) => Some("the node's mode is observe"),
+    fn observed(&self, rule: &Rule, step: &RemedyStep) -> Option<String> {
+        let grade = step.grade();
+        let is_enforced = self.loaded.rules.guard_rails.enforced.has(grade);
+        match (rule.mode.unwrap_or(self.loaded.settings.mode), rule.mode) {
+            (Mode::Enforce, _) if is_enforced => None,
+            (Mode::Enforce, _) => Some(format!("grade {grade} is not enforced")),
+            (Mode::Observe, Some(_)) => Some("the rule's mode is observe".to_owned()),
+            (Mode::Observe, None) => Some("the node's mode is observe".to_owned()),
         }
     }
 
@@ -134,7 +137,8 @@ impl Printed<'_> {
 
     fn text(&self, is_whole: bool) -> String {
         let mut out = String::new();
-        let mode = self.loaded.settings.mode.name();
+        let enforced = &self.loaded.rules.guard_rails.enforced;
+        let mode = mode_text(self.loaded.settings.mode, enforced);
         // Writing to a string cannot fail.
         let _written =
             writeln!(out, "# Made by `umawarden rules print`; the node's mode is {mode}.");
@@ -157,8 +161,8 @@ impl Printed<'_> {
         above.extend(self.loaded.rules.overridden.get(&rule.id).map(ToString::to_string));
         let steps = rule.remedy.iter().flat_map(|remedy| &remedy.steps);
         let steps = steps.map(|step| match self.observed(rule, step) {
-            None => "carried out".to_owned(),
-            Some(why) => format!("only reported: {why}"),
+            None => format!("{}: carried out", step.grade()),
+            Some(why) => format!("{}: only reported, {why}", step.grade()),
         });
         let steps = steps.collect();
         if rule.remedy.is_some() {
@@ -211,7 +215,12 @@ impl Printed<'_> {
     fn step_json(&self, rule: &Rule, step: &RemedyStep) -> Value {
         let (name, settings) = step_settings(step);
         let observed = self.observed(rule, step);
-        let is_done = observed.is_none();
-        json!({"step": name, "settings": settings, "carried_out": is_done, "why": observed})
+        json!({
+            "step": name,
+            "settings": settings,
+            "grade": step.grade(),
+            "carried_out": observed.is_none(),
+            "why": observed,
+        })
     }
 }

@@ -106,7 +106,9 @@ impl CurrentAlerts {
                 (format!("{}: would {}", decision.rule, decision.deed()), "")
             }
             (Decision::Hold(reason), _) => {
-                (format!("{}: holds {}", decision.rule, decision.deed()), reason.name())
+                let what = decision.unenforced();
+                let what = what.unwrap_or_else(|| format!("holds {}", decision.deed()));
+                (format!("{}: {what}", decision.rule), reason.name())
             }
         };
         let mut labels = self.common.clone();

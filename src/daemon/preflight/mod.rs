@@ -95,12 +95,15 @@ pub fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
 
 /// Whether any rule has an action, and if so, whether in enforce mode.
 fn wanted(action: &str, mode: Mode, rules: &RuleSet) -> Option<bool> {
-    let deciding = rules.groups.iter().flat_map(|group| &group.rules).filter(|rule| {
-        let remedy = rule.remedy.as_ref();
-        remedy.is_some_and(|remedy| remedy.steps.iter().any(|step| step.name() == action))
+    let enforced = &rules.guard_rails.enforced;
+    let all = rules.groups.iter().flat_map(|group| &group.rules);
+    let steps = all.flat_map(|rule| {
+        let steps = rule.remedy.iter().flat_map(|remedy| &remedy.steps);
+        steps.map(|step| (rule.mode.unwrap_or(mode), step))
     });
-    let modes: Vec<Mode> = deciding.map(|rule| rule.mode.unwrap_or(mode)).collect();
-    (!modes.is_empty()).then(|| modes.contains(&Mode::Enforce))
+    let wanted = steps.filter(|(_, step)| step.name() == action);
+    let wanted = wanted.map(|(mode, step)| mode == Mode::Enforce && enforced.has(step.grade()));
+    wanted.reduce(|any, one| any || one)
 }
 
 /// Files that actions write.

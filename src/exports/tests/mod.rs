@@ -20,6 +20,7 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
     Arc::new(Status {
         at: moment,
         shipped_off: Arc::new([]),
+        enforced: Arc::default(),
         started: moment,
         mode: Mode::Observe,
         series: series.into(),

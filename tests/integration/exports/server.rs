@@ -75,6 +75,7 @@ pub fn made_up_status() -> Status {
         started: moment(10),
         mode: Mode::Observe,
         shipped_off: Arc::new([]),
+        enforced: Arc::default(),
         series: series.into(),
         values,
         sources: Arc::new([SourceStatus {

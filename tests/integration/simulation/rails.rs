@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use umawarden::model::{Grade, Grades};
 use umawarden::policy::guard::{
     BreakerLimit, Glob, GuardRails, MaintenanceWindow, Protected, WrittenWindow,
 };
@@ -31,8 +32,17 @@ pub fn random(chance: &mut Chance, beat: Duration) -> GuardRails {
         maintenance_windows: WINDOWS.map(|name| window(chance, name)).to_vec(),
         never_in,
         protect: protect(chance),
+        enforced: grades(chance),
         ..GuardRails::default()
     }
+}
+
+/// All grades, or some.
+fn grades(chance: &mut Chance) -> Grades {
+    if !chance.once_in(3) {
+        return Grades::default();
+    }
+    Grade::ALL.into_iter().filter(|_| !chance.once_in(3)).collect()
 }
 
 fn protect(chance: &mut Chance) -> Protected {

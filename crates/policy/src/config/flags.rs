@@ -23,7 +23,8 @@ pub struct RunFlags {
 
     /// Whether remedies are carried out [default: observe].
     ///
-    /// With this flag, `mode` in the configuration file counts for nothing, at a reload either.
+    /// With this flag, `mode` in the configuration file counts for nothing, at a reload either. Which
+    /// grades of actions enforce carries out, `enforce` in the file says; without it all of them.
     #[arg(long, value_name = "MODE", value_enum)]
     pub mode: Option<ModeFlag>,
 

@@ -12,7 +12,7 @@ use super::decode::{self, Findings, Table};
 use super::measure::duration_within;
 use super::mistake::Mistake;
 use super::yaml::{Content, Node};
-use crate::model::RebootSettings;
+use crate::model::{Grades, RebootSettings};
 use crate::policy::guard::{
     BreakerLimit, DAY_MINUTES, Glob, GuardRails, MOST_TIMES, MaintenanceWindow, Protected,
     WrittenWindow, time_zone,
@@ -111,6 +111,7 @@ pub fn read_table(
             never_in: never_in?,
             inhibited_by: inhibited_by?,
             reboot: RebootSettings::default(),
+            enforced: Grades::default(),
         },
         alerts,
     ))

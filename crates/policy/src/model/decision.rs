@@ -91,6 +91,8 @@ named! {
         SettingHeld = "setting_held",
         /// What it would set is set already, or has been for its time.
         InForce = "in_force",
+        /// The grade of what it would do is not enforced.
+        NotEnforced = "not_enforced",
         /// There is no memory for it yet, or something still holds or gives back some.
         Memory = "memory",
         /// It died so lately that it waits before the next start.
@@ -174,6 +176,9 @@ impl HoldReason {
             Self::InForce => {
                 "what it does for a while is in force already (in observe mode: would be), or was \
                  for its time and the alert goes on"
+            }
+            Self::NotEnforced => {
+                "the grade of that step is not in `enforce` of the configuration: it is only reported"
             }
             Self::Memory => {
                 "there is no memory for it yet, or what held some is still there or gives it back"
@@ -322,6 +327,13 @@ impl DecisionRecord {
     /// The reason of a hold; `None` for an act.
     pub fn hold_reason(&self) -> Option<HoldReason> {
         self.decision.hold_reason()
+    }
+
+    /// What it would have done, and why its grade kept it from that, if so.
+    pub fn unenforced(&self) -> Option<String> {
+        (self.hold_reason() == Some(HoldReason::NotEnforced)).then(|| {
+            format!("would {}, grade {} is not enforced", self.deed(), self.action.grade())
+        })
     }
 
     /// What is to be done, and to whom where the action does not say so itself, for people.

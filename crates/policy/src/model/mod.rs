@@ -17,6 +17,7 @@ mod event;
 mod fault_class;
 mod gate;
 mod gpu;
+mod grade;
 mod holder;
 mod identity;
 mod lease;
@@ -81,6 +82,7 @@ pub use gpu::{
     GpuDevice, GpuDriver, GpuHealth, GpuInstance, GpuMemory, GpuPicture, GpuProcess, GpuReadings,
     GpuRecovery,
 };
+pub use grade::{Grade, Grades, mode_text};
 pub use holder::{HiddenProcess, Holder, HolderReadings, TaskSeen};
 pub use identity::{ContainerRuntime, EngineUser, Proof, UserUnit};
 pub use kernel_faults::{

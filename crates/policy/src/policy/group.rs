@@ -1,6 +1,5 @@
 //! A group of rules at work.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use super::cluster::Cluster;
 use super::counters::{Cell, Counters};
 use super::guard::{ByMode, Guard};
 use super::remedy::{Case, Condition, RemedyProgress, RemedyState};
-use super::rule::{Overridden, Remedy, Rule, RuleGroup, RuleScope};
+use super::rule::{Remedy, Rule, RuleGroup, RuleScope, RuleSet};
 use super::status::{RuleState, RuleStatus};
 use super::{Context, Doubt};
 use crate::model::{AlertChange, AlertState, Mode, Moment, NODE_LABEL, Outcome, RuleId, SeriesKey};
@@ -39,6 +38,8 @@ struct RunningRule {
     evaluated: Option<Duration>,
     /// What the configuration has changed in it, in words.
     overridden: Option<Arc<str>>,
+    /// Whether any step of its remedy is enforced, where its mode is that.
+    may_enforce: bool,
     /// There is nothing that it could read.
     is_idle: bool,
     cells: Cells,
@@ -103,10 +104,14 @@ impl Group {
         }
     }
 
-    /// Takes what the configuration has changed, for people.
-    pub(super) fn set_overridden(&mut self, overridden: &BTreeMap<RuleId, Overridden>) {
+    /// Takes what the configuration has changed, for people, and which grades it enforces.
+    pub(super) fn configure(&mut self, rules: &RuleSet) {
         for running in &mut self.rules {
-            let text = overridden.get(&running.rule.id).map(|own| own.to_string().into());
+            let enforced = &rules.guard_rails.enforced;
+            let may_enforce = running.rule.mode_in_force(Mode::Enforce, enforced) == Mode::Enforce;
+            running.changed |= running.may_enforce != may_enforce;
+            running.may_enforce = may_enforce;
+            let text = rules.overridden.get(&running.rule.id).map(|own| own.to_string().into());
             running.changed |= running.overridden != text;
             running.overridden = text;
         }
@@ -189,7 +194,7 @@ impl Group {
     ) {
         let now_ms = at.timeline_ms();
         for running in &mut self.rules {
-            let mode = running.rule.mode.unwrap_or(mode);
+            let mode = running.mode(mode);
             let signs = running.cells.guard.map(|_| guard.signs(&running.rule, mode, now_ms));
             let current = (running.state(), signs);
             if running.published.replace(current) == Some(current) {
@@ -208,7 +213,7 @@ impl Group {
     /// that fires.
     pub(super) fn progress(&self, rule: &RuleId, mode: Mode) -> Option<RuleProgress<'_>> {
         let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
-        let mode = running.rule.mode.unwrap_or(mode);
+        let mode = running.mode(mode);
         let progress = running.remedies.of(mode).progress();
         Some((&running.rule, progress, running.alerts.firing()))
     }
@@ -222,7 +227,7 @@ impl Group {
         cluster: &Cluster,
     ) -> Option<bool> {
         let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
-        let is_of_mode = running.rule.mode.unwrap_or(in_force) == mode;
+        let is_of_mode = running.mode(in_force) == mode;
         let has_remedy = running.rule.remedy.is_some();
         (is_of_mode && has_remedy)
             .then(|| acted_on(&running.rule, &running.alerts, cluster).is_some())
@@ -231,7 +236,7 @@ impl Group {
     /// The rule of that name, and in which mode it is.
     pub(super) fn rule(&self, rule: &RuleId, in_force: Mode) -> Option<(&Rule, Mode)> {
         let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
-        Some((&running.rule, running.rule.mode.unwrap_or(in_force)))
+        Some((&running.rule, running.mode(in_force)))
     }
 
     /// Whether the rule of that name fires, if it is here and acts in that mode.
@@ -243,7 +248,7 @@ impl Group {
         cluster: &Cluster,
     ) -> Option<Condition> {
         let running = self.rules.iter().find(|running| running.rule.id == *rule)?;
-        let is_of_mode = running.rule.mode.unwrap_or(in_force) == mode;
+        let is_of_mode = running.mode(in_force) == mode;
         (is_of_mode && running.rule.remedy.is_some()).then(|| running.condition(cluster))
     }
 
@@ -320,10 +325,19 @@ impl RunningRule {
             unknown: Vec::new(),
             evaluated: None,
             overridden: None,
+            may_enforce: true,
             is_idle: false,
             cells,
             published: None,
             changed: true,
+        }
+    }
+
+    /// Its mode on a node with that one.
+    fn mode(&self, of_node: Mode) -> Mode {
+        match self.rule.mode.unwrap_or(of_node) {
+            Mode::Enforce if self.may_enforce => Mode::Enforce,
+            _ => Mode::Observe,
         }
     }
 
@@ -356,7 +370,7 @@ impl RunningRule {
             return;
         }
         let decisions = context.step.decisions.len();
-        let in_force = self.rule.mode.unwrap_or(context.mode);
+        let in_force = self.mode(context.mode);
         for mode in [Mode::Observe, Mode::Enforce] {
             let state = self.remedies.of_mut(mode);
             let asks = |of: &Labels| {
@@ -431,7 +445,7 @@ impl RunningRule {
 
     fn status(&mut self, file: &str, interval: Duration, mode: Mode) -> RuleStatus {
         self.changed = false;
-        let in_force = self.rule.mode.unwrap_or(mode);
+        let in_force = self.mode(mode);
         RuleStatus {
             rule: self.rule.id.clone(),
             file: file.to_owned(),

@@ -44,8 +44,8 @@ use promql_rules::store::SeriesStore;
 
 use crate::model::{
     Action, AimCheck, AlertChange, AssessmentLimits, Decision, DecisionId, DecisionRecord,
-    EngineSeen, EngineTarget, Event, HOST_POOL, Mode, Moment, Observation, OperatorCommand,
-    Reading, RuleId, SeriesKey, ShippedRule, metric,
+    EngineSeen, EngineTarget, Event, Grade, Grades, HOST_POOL, Mode, Moment, Observation,
+    OperatorCommand, Reading, RuleId, SeriesKey, ShippedRule, metric,
 };
 use act::{DecisionNumbers, Proposal};
 use assessment::AssessmentWatch;
@@ -157,6 +157,7 @@ pub struct Policy {
     guard: Guard,
     rule_statuses: Arc<[status::RuleStatus]>,
     shipped_off: Arc<[ShippedRule]>,
+    enforced: Arc<Grades>,
     series: Arc<[SeriesKey]>,
     /// The state of the store that they are of.
     series_of: Option<u64>,
@@ -220,6 +221,7 @@ impl Policy {
             guard: Guard::default(),
             rule_statuses: Arc::new([]),
             shipped_off: Arc::new([]),
+            enforced: Arc::default(),
             series: Arc::new([]),
             series_of: None,
         };
@@ -244,6 +246,7 @@ impl Policy {
         self.mode = mode;
         self.guard.replace_rules(rules);
         self.shipped_off = Arc::clone(&rules.shipped_off);
+        self.enforced = Arc::new(rules.guard_rails.enforced.clone());
         self.reboots.set_settings(&rules.guard_rails.reboot);
         let mut old = std::mem::take(&mut self.groups);
         self.shortest_range = Duration::MAX;
@@ -268,7 +271,7 @@ impl Policy {
                 &mut self.counters,
                 &mut self.guard,
             );
-            group.set_overridden(&rules.overridden);
+            group.configure(rules);
             self.groups.push(group);
         }
         let mut ended = Vec::new();
@@ -445,6 +448,9 @@ impl Policy {
             }
             _ => return Some("its rule is gone, or another one"),
         }
+        if !self.guard.enforces(Grade::Evict) {
+            return Some("the grade evict is not enforced now");
+        }
         self.guard.ends_following(rule, engine, now)
     }
 
@@ -496,8 +502,8 @@ impl Policy {
 
     /// Evaluates the groups that are due; returns whether any was.
     fn evaluate(&mut self, at: Moment, step: &mut Step) -> bool {
-        let Self { brake, restarts, mode, .. } = self;
-        brake.take_restarted(|engine| restarts.mode_of(engine, *mode, at));
+        let Self { brake, restarts, mode, guard, .. } = self;
+        brake.take_restarted(|engine| restarts.mode_of(engine, (*mode, guard), at));
         let (groups, _, _, mut context) = self.deciders(at, step);
         // All alerts first: a remedy may depend on the state of other rules.
         let mut is_due = false;
@@ -520,7 +526,12 @@ impl Policy {
     fn undo(&mut self, at: Moment, step: &mut Step) {
         let (groups, in_force) = (&self.groups, self.mode);
         let cluster = &self.cluster;
+        let is_enforced = self.guard.enforces(Grade::Drop);
         let fires = |rule: &RuleId, mode| {
+            // What is not enforced any more does not stay either.
+            if mode == Mode::Enforce && !is_enforced {
+                return None;
+            }
             groups.iter().find_map(|group| group.fires(rule, mode, in_force, cluster))
         };
         for due in self.guard.due_undos(at, fires) {

@@ -18,6 +18,7 @@ impl Policy {
             sources: Arc::new([]),
             rules: Arc::clone(&self.rule_statuses),
             shipped_off: Arc::clone(&self.shipped_off),
+            enforced: Arc::clone(&self.enforced),
             guard: self.guard.status(),
             engines: self.engines.statuses(),
             gate_memory: None,
@@ -48,6 +49,7 @@ impl Policy {
         self.sources.draw(&mut status.sources);
         status.rules.clone_from(&self.rule_statuses);
         status.shipped_off.clone_from(&self.shipped_off);
+        status.enforced.clone_from(&self.enforced);
         status.guard = self.guard.status();
         status.engines = self.engines.statuses();
         status.leases.clone_from(self.leases.leases());

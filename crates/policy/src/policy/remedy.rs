@@ -69,6 +69,8 @@ pub(super) struct RemedyState {
     phase: RemedyPhase,
     /// Why it holds back, and at which step.
     holds: Holds<(HoldReason, usize)>,
+    /// Steps that were passed over, since their grade is not enforced.
+    passed: Holds<usize>,
     /// The last decision, in words.
     pub(super) summary: Option<String>,
     /// Lives of engines whose loads would be followed by now: observe mode follows none, and their
@@ -198,18 +200,33 @@ impl RemedyState {
         let RemedyPhase::Ready { step, passed } = self.phase else { return };
         let (mut step, mut passed) = still_passed(case, (step, passed), context);
         let mut ruling = rule_on(case, step, condition, context);
-        // What is set stays set while the steps behind it are tried again.
-        while ruling.decision.hold_reason() == Some(HoldReason::InForce)
-            && step + 1 < case.remedy.steps.len()
-        {
-            (step, passed) = (step + 1, passed + 1);
-            ruling = rule_on(case, step, condition, context);
+        let (mut at, mut unenforced) = (step, Vec::new());
+        while at + 1 < case.remedy.steps.len() {
+            match ruling.decision.hold_reason() {
+                // What is set stays set while the steps behind it are tried again.
+                Some(HoldReason::InForce) if unenforced.is_empty() => {
+                    (step, passed) = (step + 1, passed + 1);
+                }
+                Some(HoldReason::InForce) => {}
+                // It would act, and is only reported: the steps behind it are not for it to stop.
+                Some(HoldReason::NotEnforced) => unenforced.push(at),
+                _ => break,
+            }
+            at += 1;
+            ruling = rule_on(case, at, condition, context);
         }
         self.phase = RemedyPhase::Ready { step, passed };
         if ruling.decision == Decision::Act && self.has_answered(case, context.engines) {
             ruling = HoldReason::InForce.into();
         }
-        self.decide(case, step, ruling, context);
+        if matches!(ruling.decision, Decision::Act | Decision::Hold(HoldReason::NotEnforced)) {
+            self.pass(case, &unenforced, context);
+        }
+        self.decide(case, at, ruling, context);
+        // Nothing is left that may be done.
+        if step > passed && ruling.decision.hold_reason() == Some(HoldReason::NotEnforced) {
+            self.end_round(case, context);
+        }
         // Whoever misses the aim later begins with the first step.
         if step > 0 && ruling.decision.hold_reason() == Some(HoldReason::AimMet) {
             context.guard.aim_checked(&case.rule.id, case.mode, Some(true));
@@ -355,6 +372,18 @@ impl RemedyState {
         }
     }
 
+    /// Reports the steps that are passed over, each once for as long as that goes on.
+    fn pass(&mut self, case: &Case<'_>, unenforced: &[usize], context: &mut Context<'_>) {
+        for step in unenforced {
+            let is_news = self.passed.hold(*step, context.at.uptime);
+            let ruling = HoldReason::NotEnforced.into();
+            if is_news && let Some(decision) = decision(case, *step, ruling, context) {
+                self.record(case, decision, context);
+            }
+        }
+        self.passed.release();
+    }
+
     /// A hold is a decision of its own when its reason changes, and not at every evaluation, nor
     /// each time that a flapping rule comes back to it. An open question to people is asked once.
     fn hold(
@@ -439,6 +468,12 @@ fn rule_on(case: &Case<'_>, step: usize, condition: Condition, context: &Context
         None => HoldReason::Unknown.into(),
         Some(false) if is_unconfirmed(case, &aimed.action, context) => {
             HoldReason::Unconfirmed.into()
+        }
+        // Nobody is asked to approve of what is not done.
+        Some(false)
+            if case.mode == Mode::Enforce && !context.guard.enforces(aimed.action.grade()) =>
+        {
+            HoldReason::NotEnforced.into()
         }
         Some(false) => match context.guard.approval(&guarded, context.at) {
             Ok(approved) => Ruling { decision: Decision::Act, approved },

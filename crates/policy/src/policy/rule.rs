@@ -11,7 +11,7 @@ use promql_rules::template::Template;
 use serde::{Deserialize, Serialize};
 
 use super::guard::{GuardRails, Rails};
-use crate::model::{Mode, Part, RuleId, ShippedRule, named};
+use crate::model::{Grades, Mode, Part, RuleId, ShippedRule, named};
 
 mod step;
 
@@ -98,6 +98,15 @@ pub struct RuleGroup {
 }
 
 impl Rule {
+    /// Its mode on a node with that one, where these grades are enforced. A remedy of which no
+    /// step is enforced only observes.
+    pub fn mode_in_force(&self, of_node: Mode, enforced: &Grades) -> Mode {
+        let mode = self.mode.unwrap_or(of_node);
+        let is_enforced =
+            |remedy: &Remedy| remedy.steps.iter().any(|step| enforced.has(step.grade()));
+        if self.remedy.as_ref().is_none_or(is_enforced) { mode } else { Mode::Observe }
+    }
+
     /// What else it is known as.
     pub fn part(&self) -> Option<Part> {
         let steps = &self.remedy.as_ref()?.steps;

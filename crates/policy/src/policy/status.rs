@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, Lease, MemoryAccount,
+    AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, Grades, Lease, MemoryAccount,
     MemoryAssessment, MemoryPools, Mode, Moment, Pause, PendingApproval, ProcessId, Reading,
     RebootStatus, ReceivedAlertStatus, ReservedPool, RestartStatus, RuleId, RuleSelector,
     SeriesKey, ShippedRule, Source,
@@ -31,6 +31,8 @@ pub struct Status {
     pub sources: Arc<[SourceStatus]>,
     /// Every rule; the same `Arc` while nothing changes.
     pub rules: Arc<[RuleStatus]>,
+    /// The grades that are enforced where the mode is that.
+    pub enforced: Arc<Grades>,
     /// The rules inside the binary that are not loaded.
     pub shipped_off: Arc<[ShippedRule]>,
     /// What holds remedies back; the same `Arc` while nothing changes.

@@ -88,8 +88,11 @@ impl Checker {
         if !has_evidence || !watched.is_firing_here() {
             return broken("nothing is done without evidence", format!("{decision:?}"));
         }
-        if decision.mode != watched.rule.mode.unwrap_or(self.mode) {
+        if decision.mode != self.mode_of(&watched.rule) {
             return broken("the mode is obeyed", format!("{decision:?}"));
+        }
+        if decision.mode == Mode::Enforce && !self.enforces(decision.action.name()) {
+            return broken("only enforced grades act", format!("{decision:?}"));
         }
         if !is_step(remedy, decision) {
             return broken("a decision is a step of its remedy", format!("{decision:?}"));
@@ -241,8 +244,16 @@ impl Checker {
             Phase::Checked { step, aim_met: Some(false), .. } => last_passed = Some(step),
             _ => {}
         }
+        // What is not enforced is passed over where others are.
+        let is_passed = |step: usize| {
+            let step = watched.rule.remedy.as_ref().and_then(|remedy| remedy.steps.get(step));
+            decision.mode == Mode::Enforce && step.is_some_and(|step| !self.enforces(step.name()))
+        };
         let mut from = decision.step;
-        while from > 0 && last_passed != Some(from - 1) && is_in_force(from - 1) {
+        while from > 0
+            && last_passed != Some(from - 1)
+            && (is_in_force(from - 1) || is_passed(from - 1))
+        {
             from -= 1;
         }
         if from > 0 && last_passed != Some(from - 1) {

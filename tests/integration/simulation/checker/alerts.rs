@@ -2,7 +2,9 @@
 
 use umawarden::model::{AlertChange, AlertState, RuleId};
 
-use super::{Checker, Clock, HOLD_VALID_FOR, LATE, LOST_AFTER, Phase, Violation, broken, reads};
+use super::{
+    Checker, Clock, HOLD_VALID_FOR, LATE, LOST_AFTER, Phase, Violation, broken, grades, reads,
+};
 
 impl Checker {
     /// A rule with unknown sources neither advances nor resolves. `begins` is about a rule whose
@@ -81,7 +83,7 @@ impl Checker {
                 watched.silent_since = None;
                 continue;
             };
-            let mode = watched.rule.mode.unwrap_or(self.mode);
+            let mode = grades::mode_of(&self.rails, self.mode, &watched.rule);
             let is_awaited = match watched.phase(mode) {
                 Phase::Acting { since, .. } => now - since < LOST_AFTER,
                 Phase::Ended { .. } => true,

@@ -4,6 +4,7 @@
 mod acts;
 mod alerts;
 mod brake;
+mod grades;
 mod neighbours;
 mod orders;
 mod rails;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use umawarden::model::{
     Action, AimCheck, DecisionId, DecisionRecord, DeferredRestart, EnginePhase, EngineReadings,
-    EngineSeen, EngineTarget, EventKind, HealthResponse, Observation, Outcome, OutcomeResult,
+    EngineSeen, EngineTarget, EventKind, HealthResponse, Mode, Observation, Outcome, OutcomeResult,
     ProcessId, ProgramEvent, Reading, Requested, RestartReadings, Source, Supervisor, Target,
     WorkloadHealth, WorkloadState,
 };
@@ -333,7 +333,9 @@ impl Checker {
         if end.requested == Requested::Yes || end.mark != *mark {
             return broken("a requested stop is final", format!("{end:?}: {decision:?}"));
         }
-        if decision.mode != deferred.seen.mode.unwrap_or(self.mode) {
+        let mode = deferred.seen.mode.unwrap_or(self.mode);
+        let mode = if self.enforces("start_unit") { mode } else { Mode::Observe };
+        if decision.mode != mode {
             return broken("the mode is obeyed", format!("{decision:?}"));
         }
         self.is_first_after_that_end(decision, mark, deferred)?;

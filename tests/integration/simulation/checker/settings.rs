@@ -124,9 +124,8 @@ impl Checker {
         let Action::Undo { decision: act, why } = decision.action else { return Ok(()) };
         let now = clock.at.uptime;
         let rule = self.rules.get(&decision.rule);
-        let is_of_mode = rule.is_some_and(|rule| {
-            rule.rule.mode.unwrap_or(self.mode) == decision.mode && rule.rule.remedy.is_some()
-        });
+        let is_of_mode = rule
+            .is_some_and(|rule| self.sets(&rule.rule, decision.mode) && rule.rule.remedy.is_some());
         let fires = rule.is_some_and(super::Watched::is_firing_here);
         let Some(change) = self.settings.changes.iter_mut().find(|change| change.id == act) else {
             return broken(INVARIANT, format!("nothing of {act} is set: {decision:?}"));
@@ -163,11 +162,10 @@ impl Checker {
                 }
             }
         }
-        let (rules, mode) = (&self.rules, self.mode);
         let fires = |change: &Change| {
-            rules.get(&change.rule).is_some_and(|rule| {
-                rule.is_firing_here() && rule.rule.mode.unwrap_or(mode) == change.mode
-            })
+            self.rules
+                .get(&change.rule)
+                .is_some_and(|rule| rule.is_firing_here() && self.sets(&rule.rule, change.mode))
         };
         for change in &self.settings.changes {
             let is_late = match change.state {

@@ -15,7 +15,8 @@ use crate::config::reboot;
 use crate::config::yaml::{self, Content, Node};
 use crate::config::{alertmanager, cluster, restarts};
 use crate::model::{
-    AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Mode, RebootSettings,
+    AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Grade, Grades, Mode,
+    RebootSettings,
 };
 use crate::policy::guard::GuardRails;
 
@@ -24,6 +25,8 @@ use crate::policy::guard::GuardRails;
 pub struct FileSettings {
     /// `mode`.
     pub mode: Option<Mode>,
+    /// `enforce`.
+    pub enforce: Option<Grades>,
     /// `rule_files`, as written.
     pub rule_files: Option<Vec<PathBuf>>,
     /// `rules`.
@@ -109,8 +112,9 @@ pub(in crate::config) const MODES: [(&str, Mode); 2] =
 const FORMATS: [(&str, LogFormat); 3] =
     [("text", LogFormat::Text), ("logfmt", LogFormat::Logfmt), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 22] = [
     "mode",
+    "enforce",
     "rule_files",
     "rules",
     "sampling_interval",
@@ -207,6 +211,12 @@ fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
     settings.evaluation_interval =
         entry(table, "evaluation_interval", limits::evaluation, findings);
     settings.mode = table.get("mode").and_then(|node| choice(node, "mode", &MODES, findings));
+    settings.enforce = table.get("enforce").and_then(|node| grades(node, findings));
+    if let (Some(mode), Some(enforce), Some(node)) =
+        (settings.mode, &settings.enforce, table.get("enforce"))
+    {
+        contradicts(mode, enforce, node, findings);
+    }
     // An empty key is more likely a mistake than a request for no rules.
     if let (Some(key), None) = (table.key("rule_files"), table.get("rule_files")) {
         findings
@@ -219,6 +229,36 @@ fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
         let entries = list(node, "rule_files", findings)?;
         each(entries, findings, |entry, findings| path(entry, "an entry of rule_files", findings))
     });
+}
+
+/// The grades that are enforced.
+pub(in crate::config) fn grades(node: &Node, findings: &mut Findings<'_>) -> Option<Grades> {
+    if !matches!(node.content, Content::List(_)) {
+        decode::wrong_kind(node, "enforce", "a list of grades", findings)
+            .hint("write enforce: [notice, evict, drop]");
+        return None;
+    }
+    let entries = list(node, "enforce", findings)?;
+    let names = Grade::ALL.map(|grade| (grade.name(), grade));
+    let grades = each(entries, findings, |entry, findings| {
+        choice(entry, "an entry of enforce", &names, findings)
+    });
+    Some(grades?.into_iter().collect())
+}
+
+/// Notes that the mode and the list say different things.
+fn contradicts(mode: Mode, enforce: &Grades, node: &Node, findings: &mut Findings<'_>) {
+    let hint = match (mode, enforce.are_none()) {
+        (Mode::Observe, false) => "remove mode to carry out these grades, or enforce for none",
+        (Mode::Enforce, true) => "name grades, or remove enforce to carry out all of them",
+        _ => return,
+    };
+    let message = format!("mode is {}, and enforce names {enforce}", mode.name());
+    let message = match enforce.are_none() {
+        true => format!("mode is {}, and enforce names no grade", mode.name()),
+        false => message,
+    };
+    findings.add(node.span.clone(), message).hint(hint);
 }
 
 /// The value under a key that says what it is.

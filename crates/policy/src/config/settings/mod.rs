@@ -274,6 +274,9 @@ impl Settings {
         environment: &Environment,
     ) -> Self {
         let in_folder = |path: PathBuf| folder.join(path);
+        // Whoever names grades wants them carried out.
+        let names_grades = file.enforce.as_ref().is_some_and(|grades| !grades.are_none());
+        let of_grades = if names_grades { Mode::Enforce } else { Mode::Observe };
         let paths = merge_paths(flags, &file, folder);
         let rules = match file.rule_files {
             _ if !flags.rules.is_empty() => RuleSource::given(&flags.rules),
@@ -291,7 +294,7 @@ impl Settings {
             flag.clone().or(file.map(in_folder)).unwrap_or_else(|| storage_path.join(name))
         };
         Self {
-            mode: flags.mode.map(Mode::from).or(file.mode).unwrap_or_default(),
+            mode: flags.mode.map(Mode::from).or(file.mode).unwrap_or(of_grades),
             rules,
             overrides: file.overrides,
             sampling_interval: flags
@@ -328,6 +331,7 @@ impl Settings {
             },
             guard_rails: GuardRails {
                 reboot: file.reboot.unwrap_or_default(),
+                enforced: file.enforce.unwrap_or_default(),
                 ..file.guard_rails.unwrap_or_else(default_guard_rails)
             },
             named_alerts: file.named_alerts,

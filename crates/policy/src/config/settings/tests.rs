@@ -354,3 +354,33 @@ fn the_otlp_flag_wins_and_relative_paths_start_at_the_folder() {
     let otlp = merged(&["--otlp.endpoint=http://b"], "").otlp.unwrap();
     assert_eq!(otlp, OtlpSettings::to("http://b".to_owned()));
 }
+
+#[test]
+fn grades_are_enforced_by_name_and_fit_the_mode() {
+    use crate::model::{Grade, Grades, Mode};
+    let all = Grades::default();
+    let some: Grades = [Grade::Notice, Grade::Drop].into_iter().collect();
+    let none: Grades = [].into_iter().collect();
+    for (text, flags, mode, grades) in [
+        ("", &[][..], Mode::Observe, &all),
+        ("mode: enforce", &[], Mode::Enforce, &all),
+        ("enforce: [drop, notice]", &[], Mode::Enforce, &some),
+        ("mode: enforce\nenforce: [notice, drop]", &[], Mode::Enforce, &some),
+        ("enforce: []", &[], Mode::Observe, &none),
+        ("mode: observe\nenforce: []", &[], Mode::Observe, &none),
+        ("enforce: [drop, notice]", &["--mode=observe"], Mode::Observe, &some),
+        ("enforce: [drop, notice]", &["--mode=enforce"], Mode::Enforce, &some),
+    ] {
+        let merged = merged(flags, text);
+        assert_eq!((merged.mode, &merged.guard_rails.enforced), (mode, grades), "{text} {flags:?}");
+    }
+    for (text, message) in [
+        ("mode: observe\nenforce: [drop]", "mode is observe, and enforce names drop"),
+        ("mode: enforce\nenforce: []", "mode is enforce, and enforce names no grade"),
+        ("enforce: [drop, reboott]", "reboott"),
+        ("enforce: drop", "enforce must be a list of grades"),
+    ] {
+        let mistakes = parse_settings(&SourceText::new("f", text)).expect_err(text);
+        assert!(mistakes.to_string().contains(message), "{mistakes}");
+    }
+}

@@ -43,9 +43,9 @@ use super::act::{Act, Proposal};
 use super::rule::{AtMost, Rule, RuleSet};
 use super::status::{GuardStatus, RuleState, WindowStatus};
 use crate::model::{
-    Action, Decision, DecisionId, DecisionRecord, EnginePhase, EngineTarget, HoldReason, Mode,
-    Moment, OperatorCommand, OperatorOrder, Outcome, Pause, PendingApproval, RebootSettings,
-    RuleId, Target,
+    Action, Decision, DecisionId, DecisionRecord, EnginePhase, EngineTarget, Grade, Grades,
+    HoldReason, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, Pause, PendingApproval,
+    RebootSettings, RuleId, Target,
 };
 use approval::Approvals;
 use budget::Acts;
@@ -79,6 +79,9 @@ pub struct GuardRails {
     /// How the machine is rebooted, and what must be true before.
     #[serde(default)]
     pub reboot: RebootSettings,
+    /// The grades of what is carried out; the others are only reported.
+    #[serde(default)]
+    pub enforced: Grades,
 }
 
 /// The guard rails of one rule's acts.
@@ -153,6 +156,16 @@ impl Guard {
         self.ledger.retain_loaded(|known| self.own.contains_key(known));
         self.open = (None, Vec::new());
         self.status = None;
+    }
+
+    /// Whether that grade is enforced.
+    pub(super) fn enforces(&self, grade: Grade) -> bool {
+        self.rails.enforced.has(grade)
+    }
+
+    /// The mode of what is all of one grade.
+    pub(super) fn capped(&self, mode: Mode, grade: Grade) -> Mode {
+        if self.enforces(grade) { mode } else { Mode::Observe }
     }
 
     /// Nothing is done until [`Self::restore`].

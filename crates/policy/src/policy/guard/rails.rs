@@ -58,6 +58,12 @@ impl Guard {
             HoldReason::Busy => self.busy(guarded, at),
             HoldReason::SettingHeld | HoldReason::InForce => return self.setting(reason, guarded),
             HoldReason::Approval => self.approval_text(guarded, at),
+            HoldReason::NotEnforced => {
+                let grade = proposal.action.grade();
+                let holds = !self.enforces(grade);
+                let word = if holds { "not enforced" } else { "enforced" };
+                (holds, format!("grade {grade} is {word}"))
+            }
             HoldReason::AimMet
             | HoldReason::Unknown
             | HoldReason::StepsExhausted

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::pending::PendingReboot;
 use super::{OPERATOR_RULE, RebootContext, Reboots};
 use crate::model::{
-    Action, HoldReason, Mode, OperatorCommand, OperatorOrder, RebootAct, RebootForce, RebootPlan,
-    RuleId, ScheduledReboot,
+    Action, Grade, HoldReason, Mode, OperatorCommand, OperatorOrder, RebootAct, RebootForce,
+    RebootPlan, RuleId, ScheduledReboot,
 };
 
 /// The rule that represents them.
@@ -70,6 +70,11 @@ fn schedule(
         return Err("the mode is observe: no order is carried out; reboot by hand, or set mode: \
                     enforce"
             .to_owned());
+    }
+    if !context.guard.enforces(Grade::Reboot) {
+        return Err(
+            "the grade reboot is not enforced: reboot by hand, or add reboot to enforce".to_owned()
+        );
     }
     let rule = rule();
     let is_forced = |reason| match reason {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::drain::Drain;
 use super::{RebootContext, RebootFacts, RebootHold, Reboots, needs_reboot};
 use crate::model::{
-    Action, Decision, DecisionRecord, HoldReason, MemoryState, Mode, Outcome, OutcomeResult,
+    Action, Decision, DecisionRecord, Grade, HoldReason, MemoryState, Mode, Outcome, OutcomeResult,
     PastReboot, RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage, RebootWay,
     ScheduledReboot, Target,
 };
@@ -418,6 +418,10 @@ impl Reboots {
         if context.mode != Mode::Enforce && plan.ordered_by.is_some() {
             let text = "the mode is observe now: nothing is done";
             return Some(RebootHold::new(HoldReason::Paused, text));
+        }
+        if !facts.guard.enforces(Grade::Reboot) {
+            let text = "the grade reboot is not enforced now: nothing is done";
+            return Some(RebootHold::new(HoldReason::NotEnforced, text));
         }
         let general = facts.guard.hold_reboot(rule, &is_forced, facts.at).map(RebootHold::plain);
         general.or_else(|| self.hold(plan, &facts))

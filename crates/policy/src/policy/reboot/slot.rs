@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::pending::{PendingReboot, Stage};
 use super::{RebootContext, RebootHold, Reboots, is_well, order};
 use crate::model::{
-    Action, HoldReason, Mode, Outcome, OutcomeResult, PastReboot, PastReboots, RebootAct,
+    Action, Grade, HoldReason, Mode, Outcome, OutcomeResult, PastReboot, PastReboots, RebootAct,
     RebootForce, RebootLock, RebootPlan, ScheduledReboot,
 };
 use crate::policy::act::Act;
@@ -242,7 +242,10 @@ impl Reboots {
             && self.pending.is_none()
             && self.attempts.last().is_none_or(|last| last.result.is_some());
         let is_well = context.facts().memory_state().is_some_and(is_well);
-        let is_due = may_be_there && was_watched && is_well && context.mode == Mode::Enforce;
+        let is_due = may_be_there
+            && was_watched
+            && is_well
+            && context.guard.capped(context.mode, Grade::Reboot) == Mode::Enforce;
         self.settings.lock.as_ref().filter(|_| is_due)
     }
 }

@@ -22,6 +22,7 @@ use promql_rules::store::SeriesStore;
 
 use super::Context;
 use super::counters::Counters;
+use super::guard::Guard;
 use crate::model::{
     EngineSeen, Event, Mode, Moment, Outcome, Past, PastAct, RestartReadings, RestartState,
     RestartStatus, RuleId, Supervisor,
@@ -168,9 +169,14 @@ impl Restarts {
 
     /// The mode in which that engine is started again, if it is; `None` also where its supervisor
     /// does not report.
-    pub(super) fn mode_of(&self, engine: &EngineSeen, mode: Mode, at: Moment) -> Option<Mode> {
+    pub(super) fn mode_of(
+        &self,
+        engine: &EngineSeen,
+        (mode, guard): (Mode, &Guard),
+        at: Moment,
+    ) -> Option<Mode> {
         let restart = self.of(engine)?;
-        self.is_observed(restart.supervisor(), at).then(|| restart.mode(mode))
+        self.is_observed(restart.supervisor(), at).then(|| restart.mode(mode, guard))
     }
 
     fn of(&self, engine: &EngineSeen) -> Option<&Restart> {

@@ -13,16 +13,16 @@ use super::death::Death;
 use super::life::{Readiness, readiness};
 use super::series::{Came, RestartCells};
 use crate::model::{
-    AimCheck, DecisionId, DeferredRestart, EnginePhase, EngineSeen, Event, GangStart, HoldReason,
-    Mode, Moment, Outcome, OutcomeResult, PastAct, ProcessId, ProgramEvent, RestartState,
-    RestartStatus, RuleId, Supervisor, Workload, WorkloadEnd, WorkloadState,
+    AimCheck, DecisionId, DeferredRestart, EnginePhase, EngineSeen, Event, GangStart, Grade,
+    HoldReason, Mode, Moment, Outcome, OutcomeResult, PastAct, ProcessId, ProgramEvent,
+    RestartState, RestartStatus, RuleId, Supervisor, Workload, WorkloadEnd, WorkloadState,
 };
 use crate::policy::Context;
 use crate::policy::act::{Act, Holds};
 use crate::policy::counters::Counters;
 use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory, own_bytes};
 use crate::policy::engines::ranks::past::PastRanks;
-use crate::policy::guard::{BreakerLimit, Rails};
+use crate::policy::guard::{BreakerLimit, Guard, Rails};
 use crate::policy::rule::AtMost;
 
 /// A completed start is visible within this time; the supervisor may report it late.
@@ -155,8 +155,8 @@ impl Restart {
     }
 
     /// Its mode on a node with that one.
-    pub(super) fn mode(&self, of_node: Mode) -> Mode {
-        self.seen.mode.unwrap_or(of_node)
+    pub(super) fn mode(&self, of_node: Mode, guard: &Guard) -> Mode {
+        guard.capped(self.seen.mode.unwrap_or(of_node), Grade::Restart)
     }
 
     /// It is not started by us: the death of an engine in it is reported as that of any other.
@@ -335,7 +335,7 @@ impl Restart {
         context: &mut Context<'_>,
         events: &mut Vec<Event>,
     ) -> bool {
-        let mode = self.seen.mode.unwrap_or(context.mode);
+        let mode = self.mode(context.mode, context.guard);
         context.guard.know_restart(&self.rule, &self.rails);
         self.deaths = context.guard.misses(&self.rule, mode);
         self.is_down = false;

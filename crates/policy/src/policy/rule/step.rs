@@ -8,7 +8,9 @@ use promql_rules::Labels;
 use promql_rules::template::Template;
 use serde::{Serialize, Serializer};
 
-use crate::model::{Action, CacheKind, CachePermission, RebootAct, RebootPlan, Sysctl, Target};
+use crate::model::{
+    Action, CacheKind, CachePermission, Grade, RebootAct, RebootPlan, Sysctl, Target,
+};
 
 /// One thing to try, with templates where a rule file takes them. [`Self::action`] is what it comes
 /// to for an alert. Text and JSON are those of the action with its templates as written.
@@ -175,6 +177,11 @@ impl RemedyStep {
             | Self::Reclaim { from: ReclaimFrom::Engine(engine), .. } => Some(engine),
             _ => None,
         }
+    }
+
+    /// The grade of what it does.
+    pub fn grade(&self) -> Grade {
+        self.as_written().grade()
     }
 
     /// Whether it only informs people.

@@ -6,6 +6,7 @@ mod brake;
 mod cluster;
 mod emptying;
 mod evicting;
+mod grades;
 mod guard;
 mod kernel_log;
 mod loads;

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::{Restart, StartAttempt, is_before_boot};
 use crate::model::{
-    Action, Decision, DecisionRecord, Event, Evidence, GangStart, HoldReason, Mode, Requested,
-    RestartState, Supervisor, Target, WorkloadEnd, WorkloadState, counted, duration_text,
+    Action, Decision, DecisionRecord, Event, Evidence, GangStart, Grade, HoldReason, Mode,
+    Requested, RestartState, Supervisor, Target, WorkloadEnd, WorkloadState, counted,
+    duration_text,
 };
 use crate::policy::Context;
 use crate::policy::act::{Act, Proposal};
@@ -31,7 +32,7 @@ impl Restart {
         if is_killed || context.kills.stopped_for_start(&self.family, &end) {
             end.requested = Requested::No;
         }
-        let mode = self.seen.mode.unwrap_or(context.mode);
+        let mode = self.mode(context.mode, context.guard);
         let action = match self.supervisor() {
             Supervisor::Docker => Action::StartContainer { ended: Arc::clone(&end.mark) },
             Supervisor::Systemd => Action::StartUnit { ended: Arc::clone(&end.mark) },
@@ -43,7 +44,10 @@ impl Restart {
         let has_changed = self.gang != ruling.gang;
         self.gang.clone_from(&ruling.gang);
         if ruling.reason.is_none() && self.rehearsed.as_ref() == Some(&end.mark) {
-            let reason = "it would be started now (observe mode)".into();
+            let reason = match context.guard.enforces(Grade::Restart) {
+                true => "it would be started now (observe mode)".into(),
+                false => "it would be started now; the grade restart is not enforced".into(),
+            };
             return self.set_state(RestartState::Waiting, reason, context.at, events);
         }
         let now = context.at.uptime;
