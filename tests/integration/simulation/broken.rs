@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use umawarden::model::{
     Action, AimCheck, AlertChange, AlertState, Decision, DecisionId, DecisionRecord, Evidence,
-    HoldReason, Mode, Moment, Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult,
-    Pause, Reading, Readings, RuleId, RuleSelector, Schema, SeriesKey, Source,
+    Grade, Grades, HoldReason, Mode, Moment, Observation, OperatorCommand, OperatorOrder, Outcome,
+    OutcomeResult, Pause, Reading, Readings, RuleId, RuleSelector, Schema, SeriesKey, Source,
 };
 use umawarden::policy::guard::{
     BreakerLimit, Glob, GuardRails, MaintenanceWindow, Protected, WrittenWindow,
@@ -386,6 +386,15 @@ fn an_act_of_a_rule_that_does_not_fire_is_detected() {
 fn an_act_in_another_mode_is_detected() {
     let mut sequence = sequence();
     sequence.act("Full", 0).mode = Mode::Observe;
+    sequence.breaks("the mode is obeyed");
+}
+
+#[test]
+fn an_act_of_a_grade_that_is_not_enforced_is_detected() {
+    let enforced = Grades::from_iter([Grade::Notice, Grade::Restart, Grade::Stop]);
+    let mut sequence = Sequence::new(GuardRails { enforced, ..GuardRails::default() });
+    sequence.act("Full", 0);
+    // All its steps are of that grade, so that its rule only observes.
     sequence.breaks("the mode is obeyed");
 }
 

@@ -23,8 +23,8 @@ pub struct RunFlags {
 
     /// Whether remedies are carried out [default: observe].
     ///
-    /// With this flag, `mode` in the configuration file counts for nothing, at a reload either. Which
-    /// grades of actions enforce carries out, `enforce` in the file says; without it all of them.
+    /// With this flag, `mode` in the configuration file counts for nothing, at a reload either.
+    /// `enforce` in the file lists the grades that are carried out; without it, all are.
     #[arg(long, value_name = "MODE", value_enum)]
     pub mode: Option<ModeFlag>,
 

@@ -12,7 +12,7 @@ use super::decode::{self, Findings, Table};
 use super::measure::duration_within;
 use super::mistake::Mistake;
 use super::yaml::{Content, Node};
-use crate::model::{Grades, RebootSettings};
+use crate::model::{Grade, Grades, RebootSettings};
 use crate::policy::guard::{
     BreakerLimit, DAY_MINUTES, Glob, GuardRails, MOST_TIMES, MaintenanceWindow, Protected,
     WrittenWindow, time_zone,
@@ -115,6 +115,21 @@ pub fn read_table(
         },
         alerts,
     ))
+}
+
+/// Reads `enforce`: the grades that are enforced.
+pub fn grades(node: &Node, findings: &mut Findings<'_>) -> Option<Grades> {
+    if !matches!(node.content, Content::List(_)) {
+        decode::wrong_kind(node, "enforce", "a list of grades", findings)
+            .hint("write enforce: [notice, evict, drop]");
+        return None;
+    }
+    let entries = decode::list(node, "enforce", findings)?;
+    let names = Grade::ALL.map(|grade| (grade.name(), grade));
+    let grades = decode::each(entries, findings, |entry, findings| {
+        decode::choice(entry, "an entry of enforce", &names, findings)
+    });
+    Some(grades?.into_iter().collect())
 }
 
 /// Notes a window that does not exist.

@@ -178,7 +178,8 @@ impl HoldReason {
                  for its time and the alert goes on"
             }
             Self::NotEnforced => {
-                "the grade of that step is not in `enforce` of the configuration: it is only reported"
+                "the grade of that step is not in `enforce` of the configuration: it is only \
+                 reported"
             }
             Self::Memory => {
                 "there is no memory for it yet, or what held some is still there or gives it back"

@@ -9,16 +9,16 @@ use jiff::Timestamp;
 
 use super::file::{entries, required};
 use crate::config::decode::{self, Findings, Table};
-use crate::config::guard_rails::{KEYS, NamedAlert, read_table};
+use crate::config::guard_rails::{KEYS, NamedAlert, grades, read_table};
 use crate::config::yaml::Node;
 use crate::model::{
-    DecisionId, DecisionRecord, HoldReason, Moment, Observation, OperatorCommand, OperatorOrder,
-    Pause, RuleId, RuleSelector,
+    DecisionId, DecisionRecord, Grades, HoldReason, Moment, Observation, OperatorCommand,
+    OperatorOrder, Pause, RuleId, RuleSelector,
 };
 use crate::policy::guard::GuardRails;
 
-const OWN_KEYS: [&str; 5] =
-    ["pauses", "silences", "approvals", "breaker_resets", "journal_readable_from"];
+const OWN_KEYS: [&str; 6] =
+    ["enforce", "pauses", "silences", "approvals", "breaker_resets", "journal_readable_from"];
 
 /// How long what is ordered lasts where the test does not say.
 const DEFAULT_LASTS: Duration = Duration::from_secs(3_600);
@@ -63,6 +63,7 @@ pub(super) fn guard(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Gu
     let keys: Vec<&str> = KEYS.into_iter().chain(OWN_KEYS).collect();
     let table = Table::read(node, "guard_rails", &keys, findings)?;
     let rails = read_table(&table, findings);
+    let enforced = table.read_or("enforce", Grades::default(), grades, findings);
     let mut orders = Vec::new();
     let mut fine = true;
     for (key, read) in [
@@ -89,6 +90,7 @@ pub(super) fn guard(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Gu
     }
     orders.sort_by_key(|order| order.at);
     let (rails, alerts) = rails?;
+    let rails = GuardRails { enforced: enforced?, ..rails };
     fine.then_some(GuardTest { rails: Some(rails), alerts, orders })
 }
 

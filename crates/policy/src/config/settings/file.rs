@@ -15,7 +15,7 @@ use crate::config::reboot;
 use crate::config::yaml::{self, Content, Node};
 use crate::config::{alertmanager, cluster, restarts};
 use crate::model::{
-    AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Grade, Grades, Mode,
+    AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Grades, Mode,
     RebootSettings,
 };
 use crate::policy::guard::GuardRails;
@@ -211,7 +211,7 @@ fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
     settings.evaluation_interval =
         entry(table, "evaluation_interval", limits::evaluation, findings);
     settings.mode = table.get("mode").and_then(|node| choice(node, "mode", &MODES, findings));
-    settings.enforce = table.get("enforce").and_then(|node| grades(node, findings));
+    settings.enforce = table.get("enforce").and_then(|node| guard_rails::grades(node, findings));
     if let (Some(mode), Some(enforce), Some(node)) =
         (settings.mode, &settings.enforce, table.get("enforce"))
     {
@@ -229,21 +229,6 @@ fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
         let entries = list(node, "rule_files", findings)?;
         each(entries, findings, |entry, findings| path(entry, "an entry of rule_files", findings))
     });
-}
-
-/// The grades that are enforced.
-pub(in crate::config) fn grades(node: &Node, findings: &mut Findings<'_>) -> Option<Grades> {
-    if !matches!(node.content, Content::List(_)) {
-        decode::wrong_kind(node, "enforce", "a list of grades", findings)
-            .hint("write enforce: [notice, evict, drop]");
-        return None;
-    }
-    let entries = list(node, "enforce", findings)?;
-    let names = Grade::ALL.map(|grade| (grade.name(), grade));
-    let grades = each(entries, findings, |entry, findings| {
-        choice(entry, "an entry of enforce", &names, findings)
-    });
-    Some(grades?.into_iter().collect())
 }
 
 /// Notes that the mode and the list say different things.

@@ -274,9 +274,7 @@ impl Settings {
         environment: &Environment,
     ) -> Self {
         let in_folder = |path: PathBuf| folder.join(path);
-        // Whoever names grades wants them carried out.
-        let names_grades = file.enforce.as_ref().is_some_and(|grades| !grades.are_none());
-        let of_grades = if names_grades { Mode::Enforce } else { Mode::Observe };
+        let mode = merge_mode(flags, &file);
         let paths = merge_paths(flags, &file, folder);
         let rules = match file.rule_files {
             _ if !flags.rules.is_empty() => RuleSource::given(&flags.rules),
@@ -294,7 +292,7 @@ impl Settings {
             flag.clone().or(file.map(in_folder)).unwrap_or_else(|| storage_path.join(name))
         };
         Self {
-            mode: flags.mode.map(Mode::from).or(file.mode).unwrap_or(of_grades),
+            mode,
             rules,
             overrides: file.overrides,
             sampling_interval: flags
@@ -347,6 +345,13 @@ impl Settings {
             otlp: merge_otlp(flags, file.otlp, folder),
         }
     }
+}
+
+/// Whoever names grades wants them carried out.
+fn merge_mode(flags: &RunFlags, file: &FileSettings) -> Mode {
+    let names_grades = file.enforce.as_ref().is_some_and(|grades| !grades.are_none());
+    let of_grades = if names_grades { Mode::Enforce } else { Mode::Observe };
+    flags.mode.map(Mode::from).or(file.mode).unwrap_or(of_grades)
 }
 
 fn merge_paths(flags: &RunFlags, file: &FileSettings, folder: &Path) -> SystemPaths {

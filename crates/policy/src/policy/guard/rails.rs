@@ -47,23 +47,12 @@ impl Guard {
                 (holds, format!("the calendar {word} now"))
             }
             HoldReason::BreakerOpen => self.broken(guarded, now_ms),
-            HoldReason::Protected => {
-                let none = Labels::from([]);
-                let labels = guarded.labels.unwrap_or(&none);
-                let holds = !is_notice && self.rails.protect.protects(proposal.target, labels);
-                let word = if holds { "protected" } else { "not protected" };
-                (holds, format!("{} is {word}", proposal.target))
-            }
+            HoldReason::Protected => self.protected(guarded),
             HoldReason::NoTarget => (!proposal.target.is_possible(), target_text(proposal.target)),
             HoldReason::Busy => self.busy(guarded, at),
             HoldReason::SettingHeld | HoldReason::InForce => return self.setting(reason, guarded),
             HoldReason::Approval => self.approval_text(guarded, at),
-            HoldReason::NotEnforced => {
-                let grade = proposal.action.grade();
-                let holds = !self.enforces(grade);
-                let word = if holds { "not enforced" } else { "enforced" };
-                (holds, format!("grade {grade} is {word}"))
-            }
+            HoldReason::NotEnforced => self.unenforced(guarded),
             HoldReason::AimMet
             | HoldReason::Unknown
             | HoldReason::StepsExhausted
@@ -97,6 +86,22 @@ impl Guard {
             Ok(Some(decision)) => (false, format!("#{decision} is approved")),
             Err(_) => (true, "a person must approve, and has not".to_owned()),
         }
+    }
+
+    fn protected(&self, guarded: &Guarded<'_>) -> (bool, String) {
+        let (proposal, none) = (&guarded.proposal, Labels::from([]));
+        let labels = guarded.labels.unwrap_or(&none);
+        let is_notice = proposal.action.is_notice();
+        let holds = !is_notice && self.rails.protect.protects(proposal.target, labels);
+        let word = if holds { "protected" } else { "not protected" };
+        (holds, format!("{} is {word}", proposal.target))
+    }
+
+    fn unenforced(&self, guarded: &Guarded<'_>) -> (bool, String) {
+        let grade = guarded.proposal.action.grade();
+        let holds = !self.enforces(grade);
+        let word = if holds { "not enforced" } else { "enforced" };
+        (holds, format!("grade {grade} is {word}"))
     }
 
     fn paused(&self) -> (bool, String) {

@@ -174,7 +174,8 @@ proptest! {
                 }
             }
             if !missed {
-                world.free = Reading::Value(if world.at.uptime.as_secs() % 3 == 0 { 30.0 } else { 5.0 });
+                let is_well = world.at.uptime.as_secs().is_multiple_of(3);
+                world.free = Reading::Value(if is_well { 30.0 } else { 5.0 });
             }
         }
     }
