@@ -183,7 +183,11 @@ fn drop_caches(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
         return Some(RemedyStep::DropCaches { what: CacheKind::PageCache, sync: false });
     }
     if node.text().is_some() {
-        cache_kind(node, findings);
+        if let Some(kind) = cache_kind(node, findings) {
+            let what = if kind == CacheKind::All { "all" } else { "pagecache" };
+            decode::wrong_kind(node, "drop_caches", decode::MAPPING, findings)
+                .hint(format!("write drop_caches: {{what: {what}}}"));
+        }
         return None;
     }
     let table = Table::read(node, "drop_caches", &["what", "sync"], findings)?;

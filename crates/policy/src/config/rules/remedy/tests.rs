@@ -43,6 +43,8 @@ fn stop_engine_is_the_last_step_and_its_grace_fits_the_action_timeout() {
         assert_eq!(remedy.steps[1], RemedyStep::StopEngine { engine: None, grace_ms }, "{written}");
     }
     for (written, expected) in [
+        ("{drop_caches: pagecache}", "write drop_caches: {what: pagecache}"),
+        ("{drop_caches: all}", "drop_caches must be a mapping"),
         ("{stop_engine: {grace: 21s}}", "20s"),
         ("{stop_engine: {grace: soon}}", "grace"),
         ("{stop_engine: 5s}", "0s sends no SIGTERM"),
