@@ -283,3 +283,23 @@ fn only_an_earlier_export_is_overwritten_unless_forced() {
     exported(&["-o", output]);
     exported(&["-o", "/dev/null"]);
 }
+
+#[test]
+fn an_export_for_kubernetes_is_an_object_with_a_valid_name() {
+    let text = exported(&["--kubernetes", "--name", "gpu.alerts", "--namespace", "monitoring"]);
+    let object: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!(object["apiVersion"], "monitoring.coreos.com/v1");
+    assert_eq!(object["kind"], "PrometheusRule");
+    assert_eq!(object["metadata"]["name"], "gpu.alerts");
+    assert_eq!(object["metadata"]["namespace"], "monitoring");
+    let file: serde_json::Value = serde_saphyr::from_str(&exported(&[])).unwrap();
+    assert_eq!(object["spec"]["groups"], file["groups"]);
+    for wrong in [
+        &["--kubernetes", "--name", "Upper"][..],
+        &["--kubernetes", "--name", "a..b"],
+        &["--kubernetes", "--namespace", "a.b"],
+        &["--name", "alone"],
+    ] {
+        assert_eq!(export(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}

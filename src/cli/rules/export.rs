@@ -15,7 +15,7 @@ use super::super::Exit;
 use crate::cli::output::{self, errln};
 use crate::config::measure::duration_within;
 use crate::config::reader::{find_rule_files, load_rules};
-use crate::config::rules::{ExportOptions, is_export, prometheus_rules};
+use crate::config::rules::{ExportOptions, is_export, prometheus_object, prometheus_rules};
 use crate::config::settings::{RuleEntry, RuleSource};
 
 /// Arguments of `umawarden rules export`.
@@ -60,6 +60,19 @@ pub struct ExportArguments {
     /// Keep expressions and intervals as written.
     #[arg(long)]
     pub as_is: bool,
+
+    /// Write a PrometheusRule, the object of the Prometheus operator, for kubectl apply.
+    #[arg(long)]
+    pub kubernetes: bool,
+
+    /// The name of that object.
+    #[arg(long, value_name = "NAME", value_parser = object_name, default_value = "umawarden",
+          requires = "kubernetes")]
+    pub name: String,
+
+    /// The namespace of that object [default: the one that kubectl uses].
+    #[arg(long, value_name = "NAMESPACE", value_parser = namespace, requires = "kubernetes")]
+    pub namespace: Option<String>,
 }
 
 const EXPORT_HELP: &str = "\
@@ -74,6 +87,7 @@ rules, with their expressions unchanged.
 
   umawarden rules export --output umawarden-alerts.yaml
   umawarden rules export my-rules/ --by instance,cluster --scrape-interval 5s
+  umawarden rules export --kubernetes --namespace monitoring | kubectl apply -f -
 
 A new file or an earlier export is written; any other file is overwritten only with --force, and
 the source of the rules never.
@@ -88,6 +102,34 @@ fn label(text: &str) -> Result<Arc<str>, String> {
         true => Ok(text.into()),
         false => Err("not a label: letters, digits and _, not beginning with a digit".to_owned()),
     }
+}
+
+/// A name as Kubernetes takes it: a DNS subdomain.
+/// <https://kubernetes.io/docs/concepts/overview/working-with-objects/names/>
+fn object_name(text: &str) -> Result<String, String> {
+    let is_fine = text.len() <= 253 && text.split('.').all(is_dns_label);
+    is_fine.then(|| text.to_owned()).ok_or_else(|| {
+        "not a name: lower-case letters, digits, - and ., at most 253, with a letter or digit at \
+         both ends"
+            .to_owned()
+    })
+}
+
+/// A DNS label.
+fn namespace(text: &str) -> Result<String, String> {
+    is_dns_label(text).then(|| text.to_owned()).ok_or_else(|| {
+        "not a namespace: lower-case letters, digits and -, at most 63, with a letter or digit at \
+         both ends"
+            .to_owned()
+    })
+}
+
+fn is_dns_label(text: &str) -> bool {
+    let is_alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.len() <= 63
+        && text.starts_with(is_alphanumeric)
+        && text.ends_with(is_alphanumeric)
+        && text.chars().all(|c| is_alphanumeric(c) || c == '-')
 }
 
 fn runbook_url(text: &str) -> Result<Arc<str>, String> {
@@ -120,7 +162,11 @@ pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
             runbook_url,
         },
     };
-    let text = prometheus_rules(&rules, &options);
+    let namespace = arguments.namespace.as_deref();
+    let text = match arguments.kubernetes {
+        true => prometheus_object(&rules, &options, &arguments.name, namespace),
+        false => prometheus_rules(&rules, &options),
+    };
     match &arguments.output {
         Some(file) => {
             check_output(file, arguments)?;

@@ -40,7 +40,7 @@ pub fn examine(files: &[SourceText], rules: &RuleSet) -> Examined {
         let mut findings = Findings::new(source);
         let mut written = Vec::new();
         if let Ok(root) = yaml::parse(source) {
-            for (node, group) in entries(&root, "groups").iter().zip(groups.by_ref()) {
+            for (node, group) in groups_of(&root).iter().zip(groups.by_ref()) {
                 written.extend(entries(node, "rules").iter().cloned().zip(&group.rules));
             }
         }
@@ -59,6 +59,11 @@ pub fn examine(files: &[SourceText], rules: &RuleSet) -> Examined {
     let is_partial = !together(&acting, &mut all_findings);
     let findings = all_findings.into_iter().flat_map(Findings::into_mistakes).collect();
     Examined { findings, is_partial }
+}
+
+/// The groups of a file, or of the spec of an object.
+pub(super) fn groups_of(root: &Node) -> &[Arc<Node>] {
+    entries(value(root, "spec").map_or(root, |spec| spec), "groups")
 }
 
 /// The entries of the list under a key.

@@ -24,6 +24,11 @@ pub fn is_export(text: &str) -> bool {
     text.lines().next() == Some(TITLE)
 }
 
+/// The object of the Prometheus operator that holds a rule file: its `spec` has the `groups`
+/// (docs.okd.io, REST API, "PrometheusRule [monitoring.coreos.com/v1]").
+pub(super) const API_VERSION: &str = "monitoring.coreos.com/v1";
+pub(super) const KIND: &str = "PrometheusRule";
+
 /// What is adapted for the Prometheus that will read the rules.
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
@@ -196,6 +201,28 @@ pub(super) fn quoted(text: &str) -> String {
         }
     }
     out.push('"');
+    out
+}
+
+/// The same as the object of the Prometheus operator that holds such a file. A namespace is left to
+/// whoever applies it where none is given.
+pub fn prometheus_object(
+    rules: &RuleSet,
+    options: &ExportOptions,
+    name: &str,
+    namespace: Option<&str>,
+) -> String {
+    let file = prometheus_rules(rules, options);
+    let (header, groups) = file.split_at(file.find("\ngroups:").map_or(file.len(), |at| at + 1));
+    let mut out = header.to_owned();
+    push(&mut out, format_args!("apiVersion: {API_VERSION}\nkind: {KIND}\nmetadata:\n"));
+    push(&mut out, format_args!("  name: {}\n", quoted(name)));
+    if let Some(namespace) = namespace {
+        push(&mut out, format_args!("  namespace: {}\n", quoted(namespace)));
+    }
+    out.push_str("spec:\n");
+    // A text of several lines is a block, whose lines may all stand further right.
+    groups.lines().for_each(|line| push(&mut out, format_args!("  {line}\n")));
     out
 }
 

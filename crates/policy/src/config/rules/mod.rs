@@ -26,6 +26,8 @@ mod empty;
 mod evict;
 mod examine;
 mod export;
+#[cfg(test)]
+mod object_tests;
 mod places;
 mod rails;
 mod remedy;
@@ -34,8 +36,9 @@ mod temporary;
 mod tests;
 mod write;
 
+use self::examine::value;
 pub use self::examine::{Examined, examine};
-pub use self::export::{ExportOptions, is_export, prometheus_rules};
+pub use self::export::{ExportOptions, is_export, prometheus_object, prometheus_rules};
 pub use self::places::places;
 pub(super) use self::rails::read as read_rails;
 pub use self::write::{Comments, rails as written_rails, step_settings, write_head, write_rule};
@@ -54,6 +57,9 @@ const TWICE_SHIPPED: &str = "to change a shipped rule, override it by its name i
     configuration, rules: {GROUP/ALERT: {mode: observe}}; to add rules, name the group differently";
 
 const FILE_KEYS: [&str; 1] = ["groups"];
+
+/// Those of a PrometheusRule.
+const OBJECT_KEYS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
 
 const GROUP_KEYS: [&str; 7] =
     ["name", "scope", "interval", "limit", "query_offset", "labels", "rules"];
@@ -196,9 +202,7 @@ impl<'f> Reader<'f> {
             findings.add(place, "this is not a rule file").hint(hint);
             return Vec::new();
         }
-        let Some(table) = Table::read(root, "a rule file", &FILE_KEYS, findings) else {
-            return Vec::new();
-        };
+        let Some(table) = table_of_groups(root, findings) else { return Vec::new() };
         let Some(groups) = table.get("groups") else { return Vec::new() };
         let Some(groups) = decode::list(groups, "groups", findings) else { return Vec::new() };
         let read = decode::each(groups, findings, |node, findings| {
@@ -288,6 +292,26 @@ impl<'f> Reader<'f> {
     }
 }
 
+/// The mapping that holds the groups: the file itself, or the spec of a PrometheusRule.
+fn table_of_groups<'n>(root: &'n Node, findings: &mut Findings<'_>) -> Option<Table<'n>> {
+    if !is_object(root) {
+        return Table::read(root, "a rule file", &FILE_KEYS, findings);
+    }
+    let table = Table::read(root, "a PrometheusRule", &OBJECT_KEYS, findings)?;
+    let Some(spec) = table.get("spec") else {
+        let place = table.key("spec").map_or_else(|| table.span(), |key| key.span.clone());
+        findings.add(place, "this PrometheusRule has no spec").hint("write spec: {groups: […]}");
+        return None;
+    };
+    Table::read(spec, "the spec of a PrometheusRule", &FILE_KEYS, findings)
+}
+
+/// Whether a file is an object of the Prometheus operator with rules.
+fn is_object(root: &Node) -> bool {
+    let is = |key: &str, text: &str| value(root, key).and_then(|node| node.text()) == Some(text);
+    is("apiVersion", export::API_VERSION) && is("kind", export::KIND)
+}
+
 /// Files of other shapes that people are likely to have, each with what to do.
 fn other_shape(root: &Node) -> Option<(Range<usize>, &'static str)> {
     const SHAPE: &str = "write groups: [{name: …, rules: [{alert: …, expr: …}]}]";
@@ -297,11 +321,11 @@ fn other_shape(root: &Node) -> Option<(Range<usize>, &'static str)> {
         Content::Null | Content::Scalar(_) => return None,
     };
     let key = |name: &str| pairs.iter().map(|(key, _)| key).find(|key| key.text() == Some(name));
-    if key("groups").is_some() {
+    if key("groups").is_some() || is_object(root) {
         return None;
     }
     let resource = key("apiVersion").filter(|_| key("spec").is_some());
-    let hint = "this is a Kubernetes resource: what its spec holds is a rule file";
+    let hint = "of Kubernetes resources only a PrometheusRule (monitoring.coreos.com/v1) is read";
     resource.map(|key| (key.span.clone(), hint)).or_else(|| {
         let part = ["rules", "alert", "expr"].into_iter().find_map(key)?;
         Some((part.span.clone(), SHAPE))

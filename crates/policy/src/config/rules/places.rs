@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::examine::{entries, value};
+use super::examine::{entries, groups_of, value};
 use crate::config::mistake::SourceText;
 use crate::config::yaml;
 use crate::model::RuleId;
@@ -13,7 +13,7 @@ pub fn places(files: &[SourceText]) -> BTreeMap<RuleId, (Arc<str>, usize)> {
     let mut places = BTreeMap::new();
     for source in files {
         let Ok(root) = yaml::parse(source) else { continue };
-        for group in entries(&root, "groups") {
+        for group in groups_of(&root) {
             let Some(name) = value(group, "name").and_then(|node| node.text()) else { continue };
             for rule in entries(group, "rules") {
                 let Some(alert) = value(rule, "alert") else { continue };
