@@ -276,11 +276,7 @@ impl Settings {
         let in_folder = |path: PathBuf| folder.join(path);
         let mode = merge_mode(flags, &file);
         let paths = merge_paths(flags, &file, folder);
-        let rules = match file.rule_files {
-            _ if !flags.rules.is_empty() => RuleSource::given(&flags.rules),
-            Some(entries) => RuleSource::written(&entries, folder),
-            None => RuleSource::shipped(),
-        };
+        let rules = merge_rules(flags, &file, folder);
         let default_storage =
             environment.state_directory.clone().unwrap_or_else(|| PathBuf::from("data"));
         let storage_path = flags
@@ -352,6 +348,14 @@ fn merge_mode(flags: &RunFlags, file: &FileSettings) -> Mode {
     let names_grades = file.enforce.as_ref().is_some_and(|grades| !grades.are_none());
     let of_grades = if names_grades { Mode::Enforce } else { Mode::Observe };
     flags.mode.map(Mode::from).or(file.mode).unwrap_or(of_grades)
+}
+
+fn merge_rules(flags: &RunFlags, file: &FileSettings, folder: &Path) -> RuleSource {
+    match &file.rule_files {
+        _ if !flags.rules.is_empty() => RuleSource::given(&flags.rules),
+        Some(entries) => RuleSource::written(entries, folder),
+        None => RuleSource::shipped(),
+    }
 }
 
 fn merge_paths(flags: &RunFlags, file: &FileSettings, folder: &Path) -> SystemPaths {
