@@ -100,10 +100,8 @@ fn a_daemon_that_holds_weights_is_no_fault() {
     assert!(holder.text.contains("wanted memory"), "{holder:?}");
 }
 
-#[test]
-fn each_fault_has_a_fix() {
-    let event = |kind| Event { kind, utc: None, seq: None };
-    let xid = |xid, recovery| KernelEvent::Xid {
+fn xid(xid: u32, recovery: Option<crate::model::Recovery>) -> KernelEvent {
+    KernelEvent::Xid {
         xid,
         pci: "000f:01:00".to_owned(),
         gpu_instance: None,
@@ -111,7 +109,12 @@ fn each_fault_has_a_fix() {
         pid: None,
         process: None,
         recovery,
-    };
+    }
+}
+
+#[test]
+fn each_fault_has_a_fix() {
+    let event = |kind| Event { kind, utc: None, seq: None };
     let (pci, status) = (Some("0000:a1:00.0".to_owned()), "0x62:0x40:2168".to_owned());
     let failed = KernelEvent::GpuInitFailed { pci, status };
     let lost = KernelEvent::GpuLost { pci: None, gpu: Some(6), sign: GpuLossSign::ResetRequired };

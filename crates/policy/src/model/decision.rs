@@ -177,10 +177,7 @@ impl HoldReason {
                 "what it does for a while is in force already (in observe mode: would be), or was \
                  for its time and the alert goes on"
             }
-            Self::NotEnforced => {
-                "the grade of that step is not in `enforce` of the configuration: it is only \
-                 reported"
-            }
+            Self::NotEnforced => "`enforce` of the configuration has not the grade of that step",
             Self::Memory => {
                 "there is no memory for it yet, or what held some is still there or gives it back"
             }

@@ -48,6 +48,9 @@ pub fn write_rule(rule: &Rule, comments: &Comments, out: &mut String) {
     if let Some(mode) = rule.mode {
         push(out, format_args!("    mode: {}\n", mode.name()));
     }
+    if !rule.is_exported {
+        out.push_str("    export: false\n");
+    }
     if let Some(remedy) = &rule.remedy {
         write_remedy(remedy, &comments.steps, out);
     }
@@ -239,6 +242,7 @@ groups:
     keep_firing_for: 300ms
     labels: {a: "x\ty", b: "{{ $value }}", c: ""}
     mode: enforce
+    export: false
     remedy:
       aim: "uma_memory_free_bytes > 1 # of all"
       steps:
