@@ -104,7 +104,8 @@ fn every_shipped_rule_has_tests_that_fail_when_it_is_wrong() {
     assert!(unnoticed.is_empty(), "no test fails if\n{}", unnoticed.join("\n"));
 }
 
-/// The file without our keys and without tests with failing readings, which promtool rejects.
+/// The file without our keys and without tests with failing readings, which promtool rejects, and
+/// without those of half an hour: promtool takes minutes for the ranges of all rules in them.
 fn for_promtool(text: &str) -> String {
     let mut tests: Vec<String> = vec![String::new()];
     let mut skipping = false;
@@ -127,7 +128,7 @@ fn for_promtool(text: &str) -> String {
             *test += &format!("{line}\n");
         }
     }
-    tests.retain(|test| !test.contains("failedx"));
+    tests.retain(|test| !test.contains("failedx") && !test.contains("  interval: 10s"));
     tests.concat()
 }
 
