@@ -1,4 +1,4 @@
-//! What stands before a message: facility, priority, identifier, caller; and records as text.
+//! The parts before a message: facility, priority, identifier, caller; and records as text.
 
 use std::borrow::Cow;
 use std::time::Duration;

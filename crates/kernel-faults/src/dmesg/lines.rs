@@ -168,7 +168,7 @@ impl Lines {
         text.strip_prefix(&*self.margin).unwrap_or(text)
     }
 
-    /// Whether what stands around the lines of the log is missing around a line with a stamp.
+    /// Whether the prefix of the other lines of the log is missing around a line with a stamp.
     fn lacks_frame(&self, text: &str) -> bool {
         let is_framed = self.broadcast || self.quoted || !self.margin.is_empty();
         let is_without = self.margin.is_empty() || !text.starts_with(&*self.margin);

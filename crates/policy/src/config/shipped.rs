@@ -25,7 +25,7 @@ pub fn is_shipped(name: &str) -> bool {
     name.starts_with("shipped:")
 }
 
-/// The shipped rules that are not among those. A loaded rule of the same group and name stands for
+/// The shipped rules that are not among those. A loaded rule of the same group and name replaces
 /// the shipped one.
 pub fn shipped_off(loaded: &RuleSet) -> Vec<ShippedRule> {
     // A test reads them.

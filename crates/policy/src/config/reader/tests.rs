@@ -171,7 +171,7 @@ fn shipped_rules_that_are_not_loaded_are_named() {
     let guard = ("load/CheckpointLoads".to_owned(), Some(crate::model::Part::LoadGuard));
     let brake = ("brake/MemoryCollapse".to_owned(), Some(crate::model::Part::Brake));
     assert_eq!(off(GOOD), [brake, guard.clone()]);
-    assert_eq!(off(own), [guard], "a rule of that name stands for the shipped one");
+    assert_eq!(off(own), [guard], "a rule of that name replaces the shipped one");
 }
 
 #[test]
