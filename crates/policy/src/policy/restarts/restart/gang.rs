@@ -26,8 +26,8 @@ impl Restart {
 
     /// Why it waits for its ranks on other nodes, if it does.
     pub(super) fn waits_for_ranks(&self, context: &Context<'_>) -> Option<String> {
-        let others = context.cluster.ranks()?;
-        self.ranks.as_ref()?.waits_for(&others)
+        let ranks = self.ranks.as_ref()?;
+        ranks.waits_for(&context.cluster.ranks()?)
     }
 
     /// The memory that it needs on other nodes before it starts: all ranks take as much.
