@@ -199,7 +199,9 @@ fn of_own_stops(death: &Circumstances<'_>, ended: Moment) -> Vec<Hit> {
     let of_family = |stop: &&super::OwnStop| {
         let is_one = |relative: &Relative| stop.processes.contains(&relative.id);
         let server = death.who.server.is_some_and(|server| stop.processes.contains(&server));
-        let in_time = stop.at.uptime <= ended.uptime + SLACK;
+        // A stop that left the server out may be the answer to the server's end.
+        let slack = if server { SLACK } else { Duration::ZERO };
+        let in_time = stop.at.uptime <= ended.uptime + slack;
         in_time && (server || death.family.iter().any(is_one))
     };
     let hit = |stop: &super::OwnStop| Hit {

@@ -189,7 +189,7 @@ impl ObservedDeath<'_> {
         let is_container = self.held.is_some_and(|held| held.supervisor.is_docker());
         let code = self.end.and_then(|end| end.exit_code).map(|code| ExitStatus::Code { code });
         let server = self.engine.and_then(|engine| context.engines.ends.of(engine.server));
-        let server = server.map(|end| end.status);
+        let server = server.map(|(_, end)| end.status);
         let exit = code.or(server).unwrap_or_default();
         let circumstances = Circumstances {
             who: self.who(),
@@ -300,11 +300,12 @@ impl ObservedDeath<'_> {
         let Some(engine) = self.engine else { return Vec::new() };
         let ends = &context.engines.ends;
         let relative = |id, comm: &Arc<str>| {
-            let end = ends.of(id);
+            let (seen_at, end) = ends.of(id).map(|(at, end)| (*at, end)).unzip();
             Relative {
                 id,
                 comm: Arc::clone(comm),
-                ended: None,
+                // Which of those that are seen together ended first is unknown.
+                ended: seen_at.filter(|at| *at > self.noticed),
                 status: end.map_or(ExitStatus::Unknown, |end| end.status),
                 reported_by: if end.is_some() { "the kernel" } else { "no source" },
                 is_left: self.left.iter().any(|left| left.id == id),

@@ -302,6 +302,8 @@ fn the_brake_and_killers_in_user_space_are_named() {
     let report = explain(&death, at(502));
     assert_eq!(report.killer, Killer::Umawarden { decision: Some(DecisionId(7)), rule: None });
     assert!(report.is_failure);
+    let answered = explain(&death, at(499));
+    assert_eq!(answered.killer.name(), "itself", "its workers were stopped after its end");
 
     let kill = |by, pid, memcg: Option<&str>| Event {
         kind: KernelEvent::UserspaceKill {

@@ -33,9 +33,9 @@ impl ProcessEnds {
         }
     }
 
-    /// The end of that process.
-    pub(in crate::policy) fn of(&self, id: ProcessId) -> Option<&ProcessEnd> {
-        self.ends.iter().rev().map(|(_, end)| end).find(|end| end.id == id)
+    /// The end of that process, and when it was seen, on the uptime clock.
+    pub(in crate::policy) fn of(&self, id: ProcessId) -> Option<&(Duration, ProcessEnd)> {
+        self.ends.iter().rev().find(|(_, end)| end.id == id)
     }
 
     /// The ends of processes of that server's engine, seen since then.

@@ -454,3 +454,20 @@ fn an_engine_stopped_by_this_program_is_reported_with_the_rule() {
     world.run(2);
     assert!(matches!(only(&world).killer, Killer::Unknown { .. }));
 }
+
+#[test]
+fn workers_stopped_since_their_server_was_killed_are_no_cause_of_its_end() {
+    let killed = ExitStatus::Signal { signal: 9 };
+    let mut world = with(bare(50));
+    let mut engine = world.engines.remove(0);
+    world.process_ends = vec![end(&engine, engine.server, killed)];
+    world.tick();
+    engine.processes.remove(0);
+    world.tick();
+    world.policy.kills.decided(&DecisionRecord { at: world.at, ..stop(&engine) });
+    world.process_ends = vec![end(&engine, engine.processes[0].id, killed)];
+    world.run(2);
+    let report = only(&world);
+    assert_eq!(report.killer, Killer::Signal { signal: 9, sender: None }, "{report:#?}");
+    assert_eq!(report.killed_workers, [], "{report:#?}");
+}
