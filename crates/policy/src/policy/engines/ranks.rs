@@ -268,7 +268,8 @@ impl Engines {
             let ago = Duration::try_from(at.utc.duration_since(report.ended)).unwrap_or_default();
             let ended = at.uptime.saturating_sub(ago);
             let end = End { at: ended, is_exact: true, killer: report.killer.name() };
-            self.ranks.ends.record((&report.who.name, &gang, &rank), end, counters, store);
+            let engine = &*report.who.name;
+            self.ranks.ends.record(at.uptime, (engine, &gang, &rank), end, counters, store);
         }
     }
 

@@ -84,6 +84,7 @@ impl RankEnds {
     /// Publishes the end of a rank on this node from now on.
     pub(super) fn record(
         &mut self,
+        now: Duration,
         (engine, gang, rank): (&str, &Gang, &EngineRank),
         end: End<'_>,
         counters: &mut Counters,
@@ -101,6 +102,8 @@ impl RankEnds {
             ("uid", &**user),
         ];
         let cell = counters.cell(store, &SeriesKey::new(ENDED, &labels));
+        // Another node may read it before the next sample here.
+        counters.set(cell, now.saturating_sub(end.at).as_secs_f64());
         self.own.retain(|before| before.cell != cell);
         self.own.push(OwnEnd { at: end.at, cell });
     }
@@ -291,6 +294,21 @@ mod tests {
             assert_eq!(deaths.first, expected, "{own} {is_exact} {other:?}: {deaths:?}");
             assert_eq!(deaths.others.len(), usize::from(other.is_some()));
         }
+    }
+
+    #[test]
+    fn an_end_is_published_with_its_age_from_the_first() {
+        let world = World::new(Some(1));
+        let mut store = SeriesStore::default();
+        let mut counters = Counters::new(&mut store);
+        let mut ends = RankEnds::default();
+        let end = End { at: Duration::from_secs(1010), is_exact: true, killer: "signal" };
+        let (gang, rank) = (&world.own.gang, &world.own.rank);
+        let now = Duration::from_secs(1016);
+        ends.record(now, ("vllm", gang, rank), end, &mut counters, &mut store);
+        counters.show(&mut store);
+        let (ids, _) = store.named(ENDED);
+        assert_eq!(store.latest(ids[0]), Reading::Value(6.0));
     }
 
     #[test]
