@@ -10,12 +10,13 @@ const HELP: &str = "\
 cargo bench --bench load -- [OPTIONS]      (as root)
 
   --directory DIR      where the checkpoint is made and kept [default: target/checkpoint]
-  --loader NAME        mmap-kept, mmap-each, read or safetensors; may be repeated
+  --loader NAME        mmap-kept, mmap-each, read, safetensors, slices, backward, random, threads,
+                       direct, or plain, which only reads the bytes in order; may be repeated
                        [default: the first three]
   --python FILE        a Python with safetensors and numpy, for the loader safetensors
                        [default: python3]
-  --policy NAME        none, drop-loop, drop-loop-readahead, earlyoom or umawarden; may be repeated
-                       [default: all that are installed]
+  --policy NAME        none, drop-loop, drop-loop-readahead, earlyoom, umawarden or
+                       umawarden-no-prefetch; may be repeated [default: all but the last]
   --runs N             of each policy with each loader [default: 3]
   --floods N           instead of loads: time from the begin of reading at up to 4 GiB/s to the
                        first eviction, N times with memory to spare and N times on a starved
@@ -37,10 +38,33 @@ pub enum Loader {
     Read,
     /// The safetensors library.
     Safetensors,
+    /// The first half of every 8 MiB, mapped, as a rank of two reads its part of each tensor.
+    Slices,
+    /// Mapped, from the last piece to the first.
+    Backward,
+    /// Mapped, pieces of 1 MiB in an order that only repeats with the same shard.
+    Random,
+    /// Mapped, eight shards at a time.
+    Threads,
+    /// `read()` past the page cache.
+    Direct,
+    /// `read()` of the same bytes, without an engine's work: the limit.
+    Plain,
 }
 
 impl Loader {
-    pub const ALL: [Self; 4] = [Self::MmapKept, Self::MmapEach, Self::Read, Self::Safetensors];
+    pub const ALL: [Self; 10] = [
+        Self::MmapKept,
+        Self::MmapEach,
+        Self::Read,
+        Self::Safetensors,
+        Self::Slices,
+        Self::Backward,
+        Self::Random,
+        Self::Threads,
+        Self::Direct,
+        Self::Plain,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -48,6 +72,12 @@ impl Loader {
             Self::MmapEach => "mmap-each",
             Self::Read => "read",
             Self::Safetensors => "safetensors",
+            Self::Slices => "slices",
+            Self::Backward => "backward",
+            Self::Random => "random",
+            Self::Threads => "threads",
+            Self::Direct => "direct",
+            Self::Plain => "plain",
         }
     }
 }
@@ -71,11 +101,19 @@ pub enum Policy {
     Earlyoom,
     /// `umawarden run --mode enforce`.
     Umawarden,
+    /// The same, with `prefetch: off`.
+    UmawardenNoPrefetch,
 }
 
 impl Policy {
-    pub const ALL: [Self; 5] =
-        [Self::None, Self::DropLoop, Self::DropLoopReadahead, Self::Earlyoom, Self::Umawarden];
+    pub const ALL: [Self; 6] = [
+        Self::None,
+        Self::DropLoop,
+        Self::DropLoopReadahead,
+        Self::Earlyoom,
+        Self::Umawarden,
+        Self::UmawardenNoPrefetch,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -84,6 +122,7 @@ impl Policy {
             Self::DropLoopReadahead => "drop-loop-readahead",
             Self::Earlyoom => "earlyoom",
             Self::Umawarden => "umawarden",
+            Self::UmawardenNoPrefetch => "umawarden-no-prefetch",
         }
     }
 }
@@ -160,7 +199,8 @@ impl Options {
             options.loaders = vec![Loader::MmapKept, Loader::MmapEach, Loader::Read];
         }
         if options.policies.is_empty() {
-            options.policies = Policy::ALL.to_vec();
+            let is_default = |policy: &Policy| *policy != Policy::UmawardenNoPrefetch;
+            options.policies = Policy::ALL.into_iter().filter(is_default).collect();
         }
         Ok(Some(options))
     }

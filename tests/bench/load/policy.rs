@@ -26,7 +26,7 @@ pub struct InForce {
     rules: Option<TempDir>,
 }
 
-/// The step of the shipped rule to which a floor is added.
+/// The step of the shipped rule to which options are added.
 const STEP: &str = "evict_checkpoint: {behind: 64MiB";
 
 /// Processor time of a policy.
@@ -56,8 +56,12 @@ pub fn start(
             in_force.spawn(Command::new("sh").args(["-c", DROP_LOOP]));
         }
         Policy::Earlyoom => in_force.spawn(&mut Command::new("earlyoom")),
-        Policy::Umawarden => {
-            let rules = floor_bytes.map(rules_with_floor);
+        Policy::Umawarden | Policy::UmawardenNoPrefetch => {
+            let mut more = floor_bytes.map(|bytes| format!(", floor: {bytes}")).unwrap_or_default();
+            if policy == Policy::UmawardenNoPrefetch {
+                more.push_str(", prefetch: off");
+            }
+            let rules = (!more.is_empty()).then(|| rules_with(&more));
             let folder = rules.as_ref().map(TempDir::path);
             in_force = start_umawarden(&configuration(checkpoint, served, folder));
             in_force.rules = rules;
@@ -86,8 +90,8 @@ pub fn start_umawarden(configuration: &str) -> InForce {
     in_force
 }
 
-/// The shipped rules with another floor.
-fn rules_with_floor(floor_bytes: u64) -> TempDir {
+/// The shipped rules with more options in that step.
+fn rules_with(more: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/rules")).unwrap() {
         let file = entry.unwrap().path();
@@ -98,7 +102,7 @@ fn rules_with_floor(floor_bytes: u64) -> TempDir {
         let mut text = fs::read_to_string(&file).unwrap();
         if name == "engines.yaml" {
             assert!(text.contains(STEP), "{name} has no {STEP}");
-            text = text.replace(STEP, &format!("{STEP}, floor: {floor_bytes}"));
+            text = text.replace(STEP, &format!("{STEP}{more}"));
         }
         fs::write(folder.path().join(name), text).unwrap();
     }
