@@ -10,6 +10,8 @@ pub mod descriptors;
 
 pub mod free_memory;
 
+pub mod io_priority;
+
 pub mod nvml;
 
 pub mod page_cache;

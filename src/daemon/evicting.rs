@@ -104,20 +104,23 @@ impl Evicting {
     }
 
     /// Its series without engines.
-    pub(super) fn series() -> [SeriesKey; 3] {
+    pub(super) fn series() -> [SeriesKey; 5] {
         let action = [("action", "evict_checkpoint")];
         [
             SeriesKey::new("uma_evicted_bytes_total", &action),
             SeriesKey::new("uma_evicted_refaulted_bytes_total", &action),
+            SeriesKey::new("uma_prefetched_bytes_total", &[]),
+            SeriesKey::new("uma_prefetch_unused_bytes_total", &[]),
             SeriesKey::new("uma_engine_cache_emptied_bytes_total", &[]),
         ]
     }
 
     /// Their values.
     #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-    pub(super) fn values(&self) -> [Reading<f64>; 3] {
+    pub(super) fn values(&self) -> [Reading<f64>; 5] {
         let tally = self.evictor.tally();
-        [tally.evicted_bytes, tally.refaulted_bytes, self.emptied.bytes()]
+        let (ahead, unused) = (tally.prefetched_bytes, tally.unused_bytes);
+        [tally.evicted_bytes, tally.refaulted_bytes, ahead, unused, self.emptied.bytes()]
             .map(|bytes| Reading::Value(bytes as f64))
     }
 

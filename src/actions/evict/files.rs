@@ -38,7 +38,7 @@ const IN_MEMORY_ALONE: [FsWord; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 /// The identity of a file, independent of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Identity {
-    device: u64,
+    pub(super) device: u64,
     pub(super) inode: u64,
 }
 
@@ -87,17 +87,20 @@ impl ModelFile {
         self.length.get()
     }
 
-    /// Calls `work` with the open file. Where it must be opened again, it may be gone
-    /// (`NotFound`) or leased (`WouldBlock`): see [`is_of_this_file_alone`].
-    fn with<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
-        let file = self.slot.file(|root| {
+    /// The open file. Where it must be opened again, it may be gone (`NotFound`) or leased
+    /// (`WouldBlock`): see [`is_of_this_file_alone`].
+    pub(super) fn handle(&self) -> io::Result<Arc<OwnedFd>> {
+        self.slot.file(|root| {
             let (file, stat) = open_named(&name_below(root, &self.path)?)?;
             match Identity::from(&stat) == self.identity {
                 true => Ok(file),
                 false => Err(io::ErrorKind::NotFound.into()),
             }
-        })?;
-        act(file.as_fd())
+        })
+    }
+
+    fn with<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+        act(self.handle()?.as_fd())
     }
 
     /// Its cached bytes.

@@ -18,6 +18,7 @@ fn request(engine: &str, pid: u32) -> EvictRequest {
         },
         behind_bytes: 0,
         floor_bytes: 0,
+        prefetch: Prefetch::Off,
         for_at_most: Duration::from_secs(600),
         rule: RuleId { group: Arc::from("load"), alert: Arc::from("Test") },
     }

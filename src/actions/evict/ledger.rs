@@ -17,6 +17,12 @@ const HOT_SAMPLES: u8 = 16;
 /// Limit of chunks that are sampled in each round.
 const MOST_HOT: usize = 512;
 
+/// Limit of chunks that wait to be taken as begun.
+const MOST_BEGUN: usize = 4_096;
+
+/// Of a chunk that counts as read, this part may be unread: the end of a tensor, or padding.
+const MAY_BE_UNREAD_PART: u64 = 16;
+
 /// The distance is doubled once this part of the evicted bytes has come back.
 const ONE_MAY_COME_BACK_IN: u64 = 4;
 
@@ -88,6 +94,8 @@ pub(super) struct Ledger {
     /// Of what was read last, this many bytes stay.
     keep: u64,
     hot: VecDeque<HotChunk>,
+    /// Chunks in which reading has begun, in order, until they are taken.
+    begun: Vec<ChunkId>,
     /// Where the samples in turn go on.
     turn: ChunkId,
     /// The file at whose frontier the samples go on.
@@ -107,6 +115,7 @@ impl Ledger {
             progress: 0,
             keep,
             hot: VecDeque::new(),
+            begun: Vec::new(),
             turn: ChunkId { file: 0, chunk: 0 },
             frontier_turn: 0,
             evicted: 0,
@@ -173,10 +182,58 @@ impl Ledger {
 
     /// Whether all of a chunk has been read and is in memory: there is no more to come.
     fn is_whole(&self, id: ChunkId) -> bool {
+        self.chunk(id).is_some_and(|chunk| chunk.read >= self.length_of(id))
+    }
+
+    /// Takes the chunks in which reading has begun since the last call, in order.
+    pub(super) fn take_begun(&mut self) -> Vec<ChunkId> {
+        std::mem::take(&mut self.begun)
+    }
+
+    /// The length of a chunk in bytes; 0 behind the end of its file.
+    pub(super) fn length_of(&self, id: ChunkId) -> u64 {
         let length = self.files.get(id.file).map_or(0, |book| book.length);
-        let from = CHUNK_BYTES.saturating_mul(id.chunk as u64);
-        let bytes = length.saturating_sub(from).min(CHUNK_BYTES);
-        self.chunk(id).is_some_and(|chunk| chunk.read >= bytes)
+        length.saturating_sub(CHUNK_BYTES.saturating_mul(id.chunk as u64)).min(CHUNK_BYTES)
+    }
+
+    /// Bytes of a chunk that have been read and are in memory.
+    pub(super) fn read_of(&self, id: ChunkId) -> u64 {
+        self.chunk(id).map_or(0, |chunk| chunk.read)
+    }
+
+    /// Whether almost all of a chunk has been read and is in memory.
+    pub(super) fn is_mostly_read(&self, id: ChunkId) -> bool {
+        let length = self.length_of(id);
+        self.read_of(id) >= length - length / MAY_BE_UNREAD_PART
+    }
+
+    /// Whether something of a chunk has been read at any time.
+    pub(super) fn has_begun(&self, id: ChunkId) -> bool {
+        self.chunk(id).is_some_and(|chunk| chunk.read_at > 0)
+    }
+
+    /// Whether something of a file has been read at any time.
+    pub(super) fn has_begun_file(&self, file: usize) -> bool {
+        self.files.get(file).is_some_and(|book| book.chunks.iter().any(|chunk| chunk.read_at > 0))
+    }
+
+    /// Whether a chunk was evicted, and has not come back.
+    pub(super) fn is_evicted(&self, id: ChunkId) -> bool {
+        self.chunk(id).is_some_and(|chunk| chunk.out > 0)
+    }
+
+    /// Whether the readers have gone on by the whole distance since they were there.
+    pub(super) fn is_passed(&self, id: ChunkId) -> bool {
+        self.has_begun(id)
+            && self.chunk(id).is_some_and(|chunk| self.progress - chunk.read_at >= self.keep)
+    }
+
+    /// Whether something of a chunk is not in memory, and nothing of it was read or evicted, as far
+    /// as is known.
+    pub(super) fn is_to_come(&self, id: ChunkId) -> bool {
+        self.chunk(id).is_some_and(|chunk| {
+            chunk.cached < self.length_of(id) && chunk.read_at == 0 && chunk.out == 0
+        })
     }
 
     /// Records a sample. Returns whether more of the chunk has been read.
@@ -190,8 +247,12 @@ impl Ledger {
         chunk.cached = sample.cached;
         chunk.read = read;
         if more > 0 {
+            let is_first = chunk.read_at == 0;
             chunk.read_at = progress + more;
             self.progress += more;
+            if is_first && self.begun.len() < MOST_BEGUN {
+                self.begun.push(id);
+            }
             self.advance(id);
         }
         self.came_back(back);

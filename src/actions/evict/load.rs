@@ -7,6 +7,8 @@ use rustix::io::Errno;
 use super::discover::Holdings;
 use super::files::{Finding, Patterns, is_of_this_file_alone, offset};
 use super::ledger::{ChunkId, ChunkSample, DueChunk, Ledger};
+use super::limits::{Limits, blind, unable};
+use super::prefetch::Prefetcher;
 use super::process::{TrackError, TrackedProcess};
 use super::required::{allocatable, is_bounded, may_stay, must_go};
 use super::uses::{FileUse, Reading};
@@ -54,15 +56,6 @@ impl LoadError {
     }
 }
 
-/// What limits the eviction.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Limits {
-    /// Why the page cache of the files cannot be read.
-    pub(super) sight: Option<String>,
-    /// Why mapped pages cannot be evicted.
-    pub(super) page_out: Option<String>,
-}
-
 /// The result of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Round {
@@ -106,16 +99,20 @@ struct Due {
 /// A tracked load.
 #[derive(Debug)]
 pub(super) struct Load {
-    mounts: Mounts,
-    processes: Vec<TrackedProcess>,
+    pub(super) mounts: Mounts,
+    pub(super) processes: Vec<TrackedProcess>,
     patterns: Patterns,
-    files: Finding,
-    uses: Vec<FileUse>,
-    ledger: Ledger,
-    limits: Limits,
+    pub(super) files: Finding,
+    pub(super) uses: Vec<FileUse>,
+    pub(super) ledger: Ledger,
+    pub(super) limits: Limits,
+    pub(super) prefetcher: Prefetcher,
     /// Free memory to keep.
     floor_bytes: u64,
-    rounds: u64,
+    pub(super) free_memory: fn() -> FreeMemory,
+    pub(super) rounds: u64,
+    /// The most bytes that were read between two rounds.
+    pub(super) leap_bytes: u64,
     /// The last round with progress.
     read_in: u64,
     /// The round of the last scan of what is mapped and open.
@@ -156,7 +153,10 @@ impl Load {
             uses: Vec::new(),
             ledger: Ledger::new(request.behind_bytes),
             limits: Limits::default(),
+            prefetcher: Prefetcher::new(request.prefetch),
+            free_memory: FreeMemory::now,
             rounds: 0,
+            leap_bytes: 0,
             read_in: 0,
             discovered_in: 0,
             is_news: false,
@@ -245,7 +245,9 @@ impl Load {
         let read_bytes = self.ledger.progress() - before;
         if read_bytes > 0 {
             self.read_in = self.rounds;
+            self.leap_bytes = self.leap_bytes.max(read_bytes);
         }
+        self.read_ahead();
         self.evict_due(stops, report);
         self.clear_marks(stops);
         if self.limits.sight.is_some() && self.rounds % DROP_BLINDLY_EVERY == 1 {
@@ -311,7 +313,7 @@ impl Load {
     }
 
     /// Returns whether the chunk shows progress.
-    fn sample(&mut self, id: ChunkId) -> bool {
+    pub(super) fn sample(&mut self, id: ChunkId) -> bool {
         self.files.pulse.beat();
         match self.measure(id) {
             Some(sample) => self.ledger.observe(id, sample),
@@ -429,7 +431,7 @@ impl Load {
 
     /// The chunks that may go, and how much of the mapped ones must.
     fn due(&self) -> Due {
-        let memory = FreeMemory::now();
+        let memory = (self.free_memory)();
         let (mapped, free): (Vec<_>, Vec<_>) =
             self.ledger.due(may_stay(memory)).partition(|due| self.is_mapped(due.id));
         let required = self.floor_bytes.saturating_add(allocatable(memory, self.to_read()));
@@ -516,7 +518,7 @@ impl Load {
 
     /// Finds which files are mapped and open now, and by which process; takes on new ones. Samples
     /// all of a file that was opened or closed.
-    fn discover(&mut self) {
+    pub(super) fn discover(&mut self) {
         (self.discovered_in, self.is_news) = (self.rounds, false);
         let used_before: Vec<bool> = self.uses.iter().map(FileUse::is_in_use).collect();
         let holdings = Holdings::scan(&self.processes, &self.patterns, &mut self.files);
@@ -535,6 +537,9 @@ impl Load {
         for file in 0..self.uses.len() {
             let was_in_use = used_before.get(file).copied().unwrap_or(false);
             if self.uses[file].is_in_use() != was_in_use {
+                if was_in_use {
+                    self.end_read_ahead(Some(file));
+                }
                 self.sample_file(file);
             }
         }
@@ -560,7 +565,7 @@ impl Load {
 
     /// Free memory above the floor, in bytes.
     pub(super) fn spare_bytes(&self) -> u64 {
-        FreeMemory::now().free_bytes.saturating_sub(self.floor_bytes)
+        (self.free_memory)().free_bytes.saturating_sub(self.floor_bytes)
     }
 
     pub(super) fn limits(&self) -> &Limits {
@@ -575,26 +580,6 @@ fn floor(mounts: &Mounts, wanted: u64, target: &EngineTarget) -> u64 {
     if is_bounded { u64::MAX } else { wanted }
 }
 
-fn blind(error: &io::Error) -> String {
-    let why = match Errno::from_io_error(error) {
-        Some(Errno::NOSYS) => "the kernel is older than 6.5",
-        Some(Errno::PERM | Errno::ACCESS) => "the files belong to another user: run as root",
-        _ => "check the file system",
-    };
-    format!("what is cached cannot be seen (cachestat: {error}: {why})")
-}
-
-fn unable(error: &io::Error) -> String {
-    let why = match Errno::from_io_error(error) {
-        Some(Errno::NOSYS) => "the kernel is older than 5.10",
-        Some(Errno::PERM | Errno::ACCESS) => {
-            "run as root, or with CAP_SYS_NICE, CAP_SYS_PTRACE and CAP_FOWNER"
-        }
-        _ => "the kernel does not do that",
-    };
-    format!("mapped pages stay (process_madvise: {error}: {why})")
-}
-
 #[cfg(test)]
 #[path = "load_tests.rs"]
-mod tests;
+pub(super) mod tests;

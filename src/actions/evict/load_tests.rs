@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::actions::evict::ledger::CHUNK_BYTES;
 use crate::actions::evict::uses::STILL_ROUNDS;
-use crate::model::{ProcessId, RuleId};
+use crate::model::{Prefetch, ProcessId, RuleId};
 use crate::sys::page_cache::{cachestat, reclaim_by_mapping};
 
 fn this() -> ProcessId {
@@ -16,7 +16,7 @@ fn this() -> ProcessId {
     ProcessId { pid: std::process::id(), start_ticks: stat.starttime }
 }
 
-fn request(path: &Path) -> EvictRequest {
+pub(in crate::actions::evict) fn request(path: &Path) -> EvictRequest {
     let target = EngineTarget {
         processes: vec![this()],
         model_files: vec![Arc::from(path.display().to_string())],
@@ -24,15 +24,16 @@ fn request(path: &Path) -> EvictRequest {
     };
     let for_at_most = Duration::from_secs(60);
     let rule = RuleId { group: Arc::from("load"), alert: Arc::from("Test") };
-    EvictRequest { target, behind_bytes: CHUNK_BYTES, floor_bytes: 0, for_at_most, rule }
+    let (behind_bytes, floor_bytes, prefetch) = (CHUNK_BYTES, 0, Prefetch::Off);
+    EvictRequest { target, behind_bytes, floor_bytes, prefetch, for_at_most, rule }
 }
 
-fn mounts() -> Mounts {
+pub(in crate::actions::evict) fn mounts() -> Mounts {
     Mounts { procfs: "/proc".into(), sysfs: "/sys".into() }
 }
 
 /// A file of so many chunks, on disk and cached.
-fn file(folder: &Path, chunks: u64) -> PathBuf {
+pub(in crate::actions::evict) fn file(folder: &Path, chunks: u64) -> PathBuf {
     let path = folder.join("model.safetensors");
     let mut file = File::create(&path).unwrap();
     let block = vec![1; 1 << 20];
@@ -41,12 +42,12 @@ fn file(folder: &Path, chunks: u64) -> PathBuf {
     path
 }
 
-fn cached(path: &Path) -> u64 {
+pub(in crate::actions::evict) fn cached(path: &Path) -> u64 {
     let file = File::open(path).unwrap();
     cachestat(file.as_fd(), 0, 0).unwrap().cached * procfs::page_size()
 }
 
-fn may_see(path: &Path) -> bool {
+pub(in crate::actions::evict) fn may_see(path: &Path) -> bool {
     let file = File::open(path).unwrap();
     let sees = cachestat(file.as_fd(), 0, 0);
     if let Err(error) = &sees {
@@ -65,7 +66,7 @@ fn begun(folder: &Path, chunks: u64) -> Option<(PathBuf, File, Load)> {
     Some((path, reader, load))
 }
 
-fn round(load: &mut Load) -> Round {
+pub(in crate::actions::evict) fn round(load: &mut Load) -> Round {
     load.round(&|| false, &mut |_, _| {})
 }
 

@@ -14,8 +14,10 @@
 mod discover;
 mod files;
 mod ledger;
+mod limits;
 mod load;
 mod open_files;
+mod prefetch;
 mod process;
 mod required;
 mod session;
@@ -32,7 +34,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::model::{
-    Action, DecisionId, DecisionRecord, EngineTarget, ProcessId, RuleId, Target, bytes_text,
+    Action, DecisionId, DecisionRecord, EngineTarget, Prefetch, ProcessId, RuleId, Target,
+    bytes_text,
 };
 pub use unload::{Unloaded, unload};
 
@@ -75,6 +78,7 @@ struct EvictRequest {
     behind_bytes: u64,
     /// Free memory to keep.
     floor_bytes: u64,
+    prefetch: Prefetch,
     /// The eviction ends after this time, whatever the engine does.
     for_at_most: Duration,
     rule: RuleId,
@@ -107,12 +111,18 @@ impl EvictRequest {
     fn of(decision: &DecisionRecord) -> Result<Self, String> {
         match (&decision.action, &decision.target) {
             (
-                Action::EvictCheckpoint { behind_bytes, floor_bytes, for_at_most, .. },
+                Action::EvictCheckpoint {
+                    behind_bytes, floor_bytes, prefetch, for_at_most, ..
+                },
                 Target::Engine(target),
             ) => Ok(Self {
                 target: (**target).clone(),
                 behind_bytes: *behind_bytes,
                 floor_bytes: *floor_bytes,
+                prefetch: match prefetch {
+                    Prefetch::Auto if target.is_prefetch_vain => Prefetch::Off,
+                    wanted => *wanted,
+                },
                 for_at_most: *for_at_most,
                 rule: decision.rule.clone(),
             }),
@@ -128,6 +138,10 @@ pub struct EvictTally {
     pub evicted_bytes: u64,
     /// Evicted bytes that came back while their load was tracked.
     pub refaulted_bytes: u64,
+    /// Bytes that were read ahead of engines.
+    pub prefetched_bytes: u64,
+    /// Those of them that no engine used.
+    pub unused_bytes: u64,
 }
 
 /// Tracks loads and evicts behind their readers. Clones share their state.
@@ -141,6 +155,8 @@ struct Shared {
     uptime: fn() -> Duration,
     evicted_bytes: AtomicU64,
     refaulted_bytes: AtomicU64,
+    prefetched_bytes: AtomicU64,
+    unused_bytes: AtomicU64,
     /// Loads tracked since the start.
     begun: AtomicU64,
     /// One for each thread, also for one that hangs.
@@ -261,6 +277,8 @@ impl Evictor {
             uptime,
             evicted_bytes: AtomicU64::new(0),
             refaulted_bytes: AtomicU64::new(0),
+            prefetched_bytes: AtomicU64::new(0),
+            unused_bytes: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             controls: Mutex::default(),
             notes: Mutex::default(),
@@ -421,11 +439,13 @@ impl Evictor {
         going_on.map(|control| control.evictable_bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Bytes evicted since the start. Never waits.
+    /// Bytes evicted and read ahead since the start. Never waits.
     pub fn tally(&self) -> EvictTally {
         EvictTally {
             evicted_bytes: self.shared.evicted_bytes.load(Ordering::Relaxed),
             refaulted_bytes: self.shared.refaulted_bytes.load(Ordering::Relaxed),
+            prefetched_bytes: self.shared.prefetched_bytes.load(Ordering::Relaxed),
+            unused_bytes: self.shared.unused_bytes.load(Ordering::Relaxed),
         }
     }
 

@@ -34,6 +34,9 @@ const MOST_MAPS_BYTES: u64 = 64 << 20;
 /// Limit of `fdinfo` files that are kept open.
 const MOST_POSITIONS: usize = 64;
 
+/// `/proc/PID/io` has seven short lines.
+const MOST_IO_BYTES: u64 = 4_096;
+
 /// The position is on the first line.
 const POSITION_BYTES: usize = 64;
 
@@ -149,6 +152,13 @@ impl TrackedProcess {
     fn file(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         Ok(openat(&self.folder, name, flags, Mode::empty())?.into())
+    }
+
+    /// Bytes that it has had read from disks.
+    pub(super) fn read_bytes(&self) -> io::Result<u64> {
+        let mut text = Vec::new();
+        self.file("io")?.take(MOST_IO_BYTES).read_to_end(&mut text)?;
+        colon_number(&text, b"read_bytes").ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// What it sees as `/`.

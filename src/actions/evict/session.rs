@@ -8,7 +8,9 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use super::load::{Limits, Load, LoadState, Round};
+use super::limits::Limits;
+use super::load::{Load, LoadState, Round};
+use super::prefetch::AheadTally;
 use super::{Control, EvictRequest, LEASED, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
 use crate::model::{CacheKind, DecisionId, EngineTarget, bytes_text, duration_text};
@@ -56,6 +58,8 @@ struct Session {
     reads: Option<(Duration, Duration)>,
     /// What of this load is in the shared tally: evicted and refaulted bytes.
     counted: (u64, u64),
+    /// What was read ahead for it, of which the shared tally knows.
+    counted_ahead: AheadTally,
 }
 
 /// Tracks a load until it ends, and replies with the effect of the first pass. It ends as well once
@@ -118,7 +122,9 @@ impl Session {
         let round_at = (shared.uptime)();
         let (pace, reads, counted) = (SOONEST, None, (0, 0));
         let (target, control) = (request.target.clone(), Arc::clone(control));
-        let mut session = Self { load, target, control, ends_at, round_at, pace, reads, counted };
+        let counted_ahead = AheadTally::default();
+        let mut session =
+            Self { load, target, control, ends_at, round_at, pace, reads, counted, counted_ahead };
         shared.begun.fetch_add(1, Ordering::Release);
         let ended = session.round(shared);
         let words = instead.into_iter().chain([session.effect(request.for_at_most)]);
@@ -156,6 +162,7 @@ impl Session {
             })
         };
         self.counted = counted;
+        self.count_ahead(shared);
         self.reads = reads(self.reads, now, read_bytes);
         let reads_for = self.reads.map(|(begun, _)| now.saturating_sub(begun));
         self.pace = pace(reads_for, since, read_bytes, self.load.spare_bytes());
@@ -166,15 +173,27 @@ impl Session {
         self.control.stop.get().copied().or_else(is_late)
     }
 
-    fn end(self, shared: &Shared, why: &'static str) {
+    fn count_ahead(&mut self, shared: &Shared) {
+        let now = self.load.prefetcher.tally();
+        let before = std::mem::replace(&mut self.counted_ahead, now);
+        let (read, unused) =
+            (now.read_bytes - before.read_bytes, now.unused_bytes - before.unused_bytes);
+        shared.prefetched_bytes.fetch_add(read, Ordering::Relaxed);
+        shared.unused_bytes.fetch_add(unused, Ordering::Relaxed);
+    }
+
+    fn end(mut self, shared: &Shared, why: &'static str) {
         // The first reason is kept.
         let _ = self.control.stop.set(why);
+        self.load.end_read_ahead(None);
+        self.count_ahead(shared);
         let (evicted, refaulted) = self.load.tally();
         let words = format!(
-            "evict_checkpoint of engine {} ended, since {why}: {} evicted, {} of it came back{}",
+            "evict_checkpoint of engine {} ended, since {why}: {} evicted, {} of it came back{}{}",
             self.control.target.name,
             bytes_text(evicted),
             bytes_text(refaulted),
+            read_ahead(&self.load),
             limits(&self.load),
         );
         keep(&shared.notes, words);
@@ -238,6 +257,21 @@ fn limits(load: &Load) -> String {
     let leased = load.leased().map(|name| format!("{name}: {LEASED}"));
     let all = [sight, page_out, &leased].into_iter().flatten();
     all.map(|limit| format!("; {limit}")).collect()
+}
+
+/// What was read ahead, for texts.
+fn read_ahead(load: &Load) -> String {
+    let AheadTally { read_bytes, unused_bytes } = load.prefetcher.tally();
+    let why = load.prefetcher.ended.as_ref();
+    let ended = why.map(|why| format!(", and it was ended, since {why}")).unwrap_or_default();
+    match read_bytes {
+        0 if ended.is_empty() => String::new(),
+        _ => format!(
+            "; {} read ahead, {} of it not used{ended}",
+            bytes_text(read_bytes),
+            bytes_text(unused_bytes)
+        ),
+    }
 }
 
 /// Says that no model file is known yet.

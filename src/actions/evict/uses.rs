@@ -100,6 +100,14 @@ impl FileUse {
         }
     }
 
+    /// Records what of a chunk was read ahead of it: that was cached before the engine reads.
+    pub(super) fn was_read_ahead(&mut self, chunk: usize, cached: u64) {
+        if self.at_first.len() <= chunk {
+            self.at_first.resize(chunk + 1, u64::MAX);
+        }
+        self.at_first[chunk] = cached;
+    }
+
     /// The addresses at which a chunk is mapped, and by which process.
     pub(super) fn addresses(
         &self,

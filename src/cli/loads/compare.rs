@@ -12,7 +12,7 @@ use crate::model::{LoadReceipt, measured_bytes_text};
 /// An amount of a receipt.
 type Amount = (&'static str, fn(&LoadReceipt) -> Option<u64>);
 
-const AMOUNTS: [Amount; 7] = [
+const AMOUNTS: [Amount; 9] = [
     ("took", |load| load.ready_bytes),
     ("peak", |load| load.peak_bytes),
     ("growth after ready", |load| load.growth_bytes),
@@ -20,6 +20,8 @@ const AMOUNTS: [Amount; 7] = [
     ("lowest available", |load| load.lowest_available_bytes),
     ("read", |load| load.read_bytes),
     ("evicted behind it", |load| load.evicted_bytes),
+    ("read ahead of it", |load| load.prefetched_bytes),
+    ("not used of that", |load| load.prefetch_unused_bytes),
 ];
 
 /// One change between two starts.

@@ -38,6 +38,28 @@ named! {
         /// a pause.
         Unpause = "unpause",
     }
+
+    /// Whether `evict_checkpoint` reads ahead of the engine what it will want next.
+    pub enum Prefetch {
+        /// Never.
+        Off = "off",
+        /// Once the engine was seen to read forward and everything.
+        Auto = "auto",
+        /// From its second step forward on.
+        On = "on",
+    }
+}
+
+impl Prefetch {
+    /// After so many bytes that were read for nothing, no more is read ahead of an engine.
+    pub const MOST_UNUSED_BYTES: u64 = 256 << 20;
+}
+
+impl Default for Prefetch {
+    /// What acts did that were recorded before there was a choice.
+    fn default() -> Self {
+        Self::Off
+    }
 }
 
 /// One thing to do, as decided, with everything that it needs.
@@ -75,6 +97,9 @@ pub enum Action {
         /// What is mapped goes as far as that needs it, what is not goes at once.
         #[serde(default, skip_serializing_if = "super::is_default")]
         floor_bytes: u64,
+        /// Whether what it will want next is read ahead of it.
+        #[serde(default, skip_serializing_if = "super::is_default")]
+        prefetch: Prefetch,
         /// It ends after that time at the latest.
         for_at_most: Duration,
     },
@@ -318,10 +343,13 @@ impl fmt::Display for Action {
                     None => f.write_str(cgroup),
                 }
             }
-            Self::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most } => {
+            Self::EvictCheckpoint { engine, behind_bytes, floor_bytes, prefetch, for_at_most } => {
                 write!(f, "evict_checkpoint of {engine}, keeping the last {behind_bytes} bytes")?;
                 if *floor_bytes > 0 {
                     write!(f, " and {floor_bytes} bytes free")?;
+                }
+                if *prefetch != Prefetch::Off {
+                    write!(f, ", prefetch {prefetch}")?;
                 }
                 write!(f, ", for at most {for_at_most:?}")
             }

@@ -46,7 +46,7 @@ mod wording;
 
 pub use access::{Credential, OrderedBy, RefusalReason, Role};
 pub use account::{AccountEntry, Basis, MemoryAccount, Owner, ProcessMemory};
-pub use action::{Action, CacheKind, CachePermission, Lane, UndoReason};
+pub use action::{Action, CacheKind, CachePermission, Lane, Prefetch, UndoReason};
 pub use alert::AlertChange;
 pub use alertmanager::{
     AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SentDecisions,

@@ -124,6 +124,12 @@ pub struct LoadReceipt {
     pub read_bytes: Option<u64>,
     /// What was evicted behind its readers in that time.
     pub evicted_bytes: Option<u64>,
+    /// What the node read ahead of engines in that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefetched_bytes: Option<u64>,
+    /// What of that no engine used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefetch_unused_bytes: Option<u64>,
     /// Why its memory is unknown, where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why_unknown: Option<WhyUnknown>,
@@ -148,6 +154,9 @@ impl LoadReceipt {
             engine: engine.into(),
             fingerprint: Arc::clone(&self.fingerprint),
             growth_bytes: self.growth_bytes,
+            prefetch_unused_bytes: self
+                .prefetch_unused_bytes
+                .filter(|_| self.prefetched_bytes.is_some_and(|bytes| bytes > 0)),
             lowest_available_bytes: self.lowest_available_bytes,
             kernel: self.configuration.kernel.clone(),
             driver: self.configuration.driver.clone(),
@@ -197,6 +206,9 @@ pub struct PastLoad {
     pub fingerprint: Arc<str>,
     /// Its growth after it was ready.
     pub growth_bytes: Option<u64>,
+    /// What was read ahead of it for nothing; `None` if nothing was read ahead.
+    #[serde(default)]
+    pub prefetch_unused_bytes: Option<u64>,
     /// The lowest `MemAvailable` of the node meanwhile.
     pub lowest_available_bytes: Option<u64>,
     /// Release of the kernel.

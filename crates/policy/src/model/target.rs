@@ -89,6 +89,9 @@ pub struct EngineTarget {
     /// What proves its container or unit.
     #[serde(default, skip_serializing_if = "Proof::is_claimed")]
     pub proof: Proof,
+    /// Whether too much was read for nothing when it was last read ahead of.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub is_prefetch_vain: bool,
 }
 
 impl From<&EngineSeen> for EngineTarget {
@@ -110,6 +113,7 @@ impl From<&EngineSeen> for EngineTarget {
             health_network: seen.health_network.clone(),
             keys: seen.keys.clone(),
             proof: seen.proof,
+            is_prefetch_vain: false,
         }
     }
 }

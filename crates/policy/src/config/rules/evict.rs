@@ -9,6 +9,7 @@ use super::remedy::is_empty;
 use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::size_bytes;
 use crate::config::yaml::Node;
+use crate::model::Prefetch;
 use crate::policy::rule::RemedyStep;
 
 /// The engine that the alert is about.
@@ -34,6 +35,7 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
             engine: engine_of_alert()?,
             behind_bytes: DEFAULT_BEHIND_BYTES,
             floor_bytes: 0,
+            prefetch: Prefetch::Auto,
             for_at_most: DEFAULT_FOR,
         });
     }
@@ -42,8 +44,8 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
             .hint("write evict_checkpoint: {behind: 256MiB, for: 10m}");
         return None;
     }
-    let table =
-        Table::read(node, "evict_checkpoint", &["engine", "behind", "floor", "for"], findings)?;
+    let keys = &["engine", "behind", "floor", "prefetch", "for"];
+    let table = Table::read(node, "evict_checkpoint", keys, findings)?;
     let engine = table.read_or("engine", engine_of_alert()?, engine, findings);
     let behind = |text: &str| match size_bytes(text)? {
         bytes if bytes < LEAST_BEHIND_BYTES => Err(format!("{text} is less than 64MiB")),
@@ -51,11 +53,15 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
     };
     let behind_bytes = table.value_or("behind", DEFAULT_BEHIND_BYTES, behind, findings);
     let floor_bytes = table.value_or("floor", 0, size_bytes, findings);
+    let prefetch =
+        |text: &str| Prefetch::named(text).ok_or_else(|| format!("{text} is not off, auto or on"));
+    let prefetch = table.value_or("prefetch", Prefetch::Auto, prefetch, findings);
     let for_at_most = table.duration_or("for", DEFAULT_FOR, SHORTEST_FOR..=LONGEST_FOR, findings);
     Some(RemedyStep::EvictCheckpoint {
         engine: engine?,
         behind_bytes: behind_bytes?,
         floor_bytes: floor_bytes?,
+        prefetch: prefetch?,
         for_at_most: for_at_most?,
     })
 }
@@ -87,22 +93,30 @@ mod tests {
     fn evict_checkpoint_is_read_with_its_engine() {
         let of_alert = "{{ $labels.engine }}";
         let seconds = Duration::from_secs;
-        for (step, engine, behind_bytes, floor_bytes, for_at_most) in [
-            ("evict_checkpoint: {}", of_alert, 256 << 20, 0, seconds(600)),
-            ("evict_checkpoint: {behind: 1GiB, for: 90s}", of_alert, 1 << 30, 0, seconds(90)),
-            ("evict_checkpoint: {engine: deepseek}", "deepseek", 256 << 20, 0, seconds(600)),
-            ("evict_checkpoint: {floor: 3GiB}", of_alert, 256 << 20, 3 << 30, seconds(600)),
-        ] {
+        let expected = |engine, behind_bytes, floor_bytes, prefetch, for_at_most| {
             let engine = template(engine);
-            let expected =
-                RemedyStep::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most };
-            assert_eq!(step_of(step), Ok(expected));
+            RemedyStep::EvictCheckpoint { engine, behind_bytes, floor_bytes, prefetch, for_at_most }
+        };
+        let mib_256 = 256 << 20;
+        for (step, expected) in [
+            ("{}", expected(of_alert, mib_256, 0, Prefetch::Auto, seconds(600))),
+            (
+                "{behind: 1GiB, for: 90s}",
+                expected(of_alert, 1 << 30, 0, Prefetch::Auto, seconds(90)),
+            ),
+            ("{engine: deepseek}", expected("deepseek", mib_256, 0, Prefetch::Auto, seconds(600))),
+            ("{floor: 3GiB}", expected(of_alert, mib_256, 3 << 30, Prefetch::Auto, seconds(600))),
+            ("{prefetch: off}", expected(of_alert, mib_256, 0, Prefetch::Off, seconds(600))),
+            ("{prefetch: on}", expected(of_alert, mib_256, 0, Prefetch::On, seconds(600))),
+        ] {
+            assert_eq!(step_of(&format!("evict_checkpoint: {step}")), Ok(expected));
         }
         for (step, expected) in [
             ("evict_checkpoint: deepseek", "must be a mapping"),
             ("evict_checkpoint: {behind: 1MiB}", "1MiB is less than 64MiB"),
             ("evict_checkpoint: {behind: far}", "not a size"),
             ("evict_checkpoint: {floor: high}", "not a size"),
+            ("evict_checkpoint: {prefetch: yes}", "yes is not off, auto or on"),
             ("evict_checkpoint: {for: 0s}", "for"),
             ("evict_checkpoint: {for: 2d}", "for"),
             ("evict_checkpoint: {engine: ''}", "it has no name"),

@@ -102,10 +102,17 @@ pub fn step_settings(step: &RemedyStep) -> (&'static str, Value) {
         RemedyStep::Reclaim { from: ReclaimFrom::Engine(engine), bytes } => {
             json!({"engine": &**engine.as_written(), "bytes": bytes})
         }
-        RemedyStep::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most } => json!({
+        RemedyStep::EvictCheckpoint {
+            engine,
+            behind_bytes,
+            floor_bytes,
+            prefetch,
+            for_at_most,
+        } => json!({
             "engine": &**engine.as_written(),
             "behind": behind_bytes,
             "floor": floor_bytes,
+            "prefetch": prefetch,
             "for": written(*for_at_most),
         }),
         RemedyStep::EmptyCache { engine, allow } => {

@@ -238,6 +238,19 @@ pub(super) const METRICS: &[Metric] = &[
     .closed(&[("action", &["evict_checkpoint"])]),
     Metric::counter(
         Source::Daemon,
+        "uma_prefetched_bytes_total",
+        &[],
+        "Bytes of model files that evict_checkpoint has read ahead of a loading engine.",
+    ),
+    Metric::counter(
+        Source::Daemon,
+        "uma_prefetch_unused_bytes_total",
+        &[],
+        "Part of uma_prefetched_bytes_total that no engine used: it was passed over, reclaimed \
+         before, or evicted since memory was short.",
+    ),
+    Metric::counter(
+        Source::Daemon,
         "uma_engine_cache_emptied_bytes_total",
         &[],
         "Memory that returned while empty_cache ran, by MemFree, unaccounted memory or the \

@@ -29,7 +29,7 @@ use super::status::EngineStatus;
 use crate::engines::facts;
 use crate::model::{
     EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,
-    Moment, Orphan, PastLoad, ProcessId, ProgramEvent, Reading, Release, Workload,
+    Moment, Orphan, ProcessId, ProgramEvent, Reading, Release, Workload,
 };
 pub(super) use deaths::{Dead, Deaths};
 use ends::ProcessEnds;
@@ -391,11 +391,6 @@ impl Engines {
         }
     }
 
-    /// Takes the loads of earlier runs, oldest first.
-    pub(super) fn restore_loads(&mut self, past: &[PastLoad]) {
-        self.loads.restore(past);
-    }
-
     fn life_of(&self, server: ProcessId) -> Option<&(Life, EngineCells)> {
         self.lives.values().find(|(life, _)| life.server() == server)
     }
@@ -464,8 +459,10 @@ impl Engines {
     /// One as a target, while it loads.
     pub(super) fn loading(&self, name: &str) -> Option<EngineTarget> {
         let (life, _) = self.lives.get(name)?;
-        (life.phase() == EnginePhase::Loading)
-            .then(|| EngineTarget::loading(life.seen(), &life.serving()))
+        (life.phase() == EnginePhase::Loading).then(|| EngineTarget {
+            is_prefetch_vain: self.loads.is_prefetch_vain(name),
+            ..EngineTarget::loading(life.seen(), &life.serving())
+        })
     }
 
     /// An engine as a target, in any phase.

@@ -14,7 +14,7 @@ use super::life::{Life, ticks};
 use super::release::{Levels, before};
 use crate::model::{
     EnginePhase, EngineSeen, Event, LoadConfiguration, LoadEnd, LoadReceipt, Moment, PastLoad,
-    ProcessId, ProgramEvent, Reading, WhyUnknown,
+    Prefetch, ProcessId, ProgramEvent, Reading, WhyUnknown,
 };
 use crate::policy::gate::whole;
 
@@ -63,6 +63,8 @@ impl NodeView<'_> {
 struct Counted {
     stalls: Option<u64>,
     evicted: Option<u64>,
+    prefetched: Option<u64>,
+    unused: Option<u64>,
 }
 
 impl Counted {
@@ -70,6 +72,8 @@ impl Counted {
         Self {
             stalls: node.counted("uma_memory_allocation_stalls_total"),
             evicted: node.counted("uma_evicted_bytes_total"),
+            prefetched: node.counted("uma_prefetched_bytes_total"),
+            unused: node.counted("uma_prefetch_unused_bytes_total"),
         }
     }
 
@@ -78,6 +82,8 @@ impl Counted {
         Self {
             stalls: since(self.stalls, before.stalls),
             evicted: since(self.evicted, before.evicted),
+            prefetched: since(self.prefetched, before.prefetched),
+            unused: since(self.unused, before.unused),
         }
     }
 }
@@ -279,6 +285,8 @@ impl Loading {
             stalls: counted.stalls,
             read_bytes: self.read,
             evicted_bytes: counted.evicted,
+            prefetched_bytes: counted.prefetched,
+            prefetch_unused_bytes: counted.unused,
             why_unknown,
         }
     }
@@ -379,12 +387,25 @@ impl Loads {
         self.under_way.iter().map(|loading| (loading.server, loading.expected_growth()))
     }
 
+    /// Whether too much was read for nothing when that engine was last read ahead of.
+    pub(super) fn is_prefetch_vain(&self, engine: &str) -> bool {
+        let newest = self.past.of(engine).filter_map(|load| load.prefetch_unused_bytes).next_back();
+        newest.is_some_and(|bytes| bytes >= Prefetch::MOST_UNUSED_BYTES)
+    }
+
     /// Restores loads of earlier runs, oldest first. What this run has measured is newer.
     pub(super) fn restore(&mut self, past: &[PastLoad]) {
         let newer = std::mem::take(&mut self.past);
         for load in past.iter().chain(newer.0.values().flatten()) {
             self.past.add(load.clone());
         }
+    }
+}
+
+impl super::Engines {
+    /// Takes the loads of earlier runs, oldest first.
+    pub(in crate::policy) fn restore_loads(&mut self, past: &[PastLoad]) {
+        self.loads.restore(past);
     }
 }
 
@@ -404,7 +425,7 @@ impl Past {
         }
     }
 
-    fn of(&self, engine: &str) -> impl Iterator<Item = &PastLoad> {
+    fn of(&self, engine: &str) -> impl DoubleEndedIterator<Item = &PastLoad> {
         self.0.get(engine).into_iter().flatten()
     }
 

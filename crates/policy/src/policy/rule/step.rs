@@ -9,7 +9,7 @@ use promql_rules::template::Template;
 use serde::{Serialize, Serializer};
 
 use crate::model::{
-    Action, CacheKind, CachePermission, Grade, RebootAct, RebootPlan, Sysctl, Target,
+    Action, CacheKind, CachePermission, Grade, Prefetch, RebootAct, RebootPlan, Sysctl, Target,
 };
 
 /// One thing to try, with templates where a rule file takes them. [`Self::action`] is what it comes
@@ -41,6 +41,8 @@ pub enum RemedyStep {
         behind_bytes: u64,
         /// How much memory shall stay free; 0: no mapped page is evicted for it.
         floor_bytes: u64,
+        /// Whether what it will want next is read ahead of it.
+        prefetch: Prefetch,
         /// It ends after that time at the latest.
         for_at_most: Duration,
     },
@@ -112,11 +114,12 @@ impl RemedyStep {
             Self::Reclaim { from: ReclaimFrom::Engine(engine), bytes } => {
                 Action::Reclaim { cgroup: String::new(), engine: Some(fill(engine)), bytes: *bytes }
             }
-            Self::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most } => {
+            Self::EvictCheckpoint { engine, behind_bytes, floor_bytes, prefetch, for_at_most } => {
                 Action::EvictCheckpoint {
                     engine: fill(engine),
                     behind_bytes: *behind_bytes,
                     floor_bytes: *floor_bytes,
+                    prefetch: *prefetch,
                     for_at_most: *for_at_most,
                 }
             }

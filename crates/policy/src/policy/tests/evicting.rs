@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::{
     EngineHealth, EngineKind, EngineProcess, EngineReadings, EngineSeen, HealthResponse,
-    HoldReason, OperatorCommand, OperatorOrder, ProcessId, Target,
+    HoldReason, OperatorCommand, OperatorOrder, Prefetch, ProcessId, Target,
 };
 
 const RULE: &str = "
@@ -62,6 +62,7 @@ fn only_an_engine_that_loads_is_a_target_with_its_processes_and_files() {
             engine: "deepseek".to_owned(),
             behind_bytes: 512 << 20,
             floor_bytes: 0,
+            prefetch: Prefetch::Auto,
             for_at_most: Duration::from_secs(300),
         };
         assert_eq!(act.action, expected);

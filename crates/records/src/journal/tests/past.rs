@@ -316,6 +316,8 @@ fn load(engine: &str, number: u64, end: LoadEnd) -> Event {
         stalls: Some(3),
         read_bytes: Some(60 << 30),
         evicted_bytes: Some(50 << 30),
+        prefetched_bytes: Some(40 << 30),
+        prefetch_unused_bytes: Some(1 << 30),
         why_unknown: None,
     };
     let kind =

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::{
     AlertChange, AlertState, CachePermission, EnginePhase, EventKind, GpuLossSign, KernelEvent,
-    KillerDaemon, OomConstraint, PageRecovery, Recovery, Sysctl, UndoReason, as_number,
+    KillerDaemon, OomConstraint, PageRecovery, Prefetch, Recovery, Sysctl, UndoReason, as_number,
 };
 
 fn number() -> impl Strategy<Value = Reading<f64>> {
@@ -175,7 +175,8 @@ fn any_action() -> impl Strategy<Value = Action> {
             |(engine, [behind_bytes, floor], seconds)| {
                 let for_at_most = Duration::from_secs(seconds.into());
                 let floor_bytes = if floor % 2 == 0 { 0 } else { floor };
-                Action::EvictCheckpoint { engine, behind_bytes, floor_bytes, for_at_most }
+                let prefetch = Prefetch::ALL[seconds as usize % Prefetch::ALL.len()];
+                Action::EvictCheckpoint { engine, behind_bytes, floor_bytes, prefetch, for_at_most }
             }
         ),
         (text(), 0..=CachePermission::ALL.len()).prop_map(|(engine, most)| {

@@ -1,0 +1,195 @@
+//! Reads ahead of a loading engine what it will want next: the rest of its file, and the next shard.
+//!
+//! An engine whose faults or small reads bring single pages leaves most of the disk's speed unused.
+//! A sequential read ahead of it brings the same pages sooner, and in large folios, which cost less
+//! to evict. It goes on only while the engine is seen to read forward, and everything (`order`).
+//! What was read for nothing is counted, and ends it (`plan`). The thread that reads (`reader`) asks
+//! the disk for as little priority as it has, and rests while others use the disk (`disk`).
+
+mod disk;
+mod order;
+mod plan;
+mod reader;
+
+pub(super) use plan::AheadTally;
+
+use self::disk::Disk;
+use self::plan::Plan;
+use self::reader::{Done, Job, Reader};
+use super::files::{ModelFile, offset, shard_set};
+use super::ledger::ChunkId;
+use super::load::Load;
+use super::uses::{FileUse, Reading};
+use crate::model::Prefetch;
+
+/// Rounds between two samples of what was read ahead: the kernel may have reclaimed it.
+const SAMPLE_EVERY: u64 = 8;
+
+/// Reads ahead for one load.
+#[derive(Debug)]
+pub(super) struct Prefetcher {
+    plan: Plan,
+    /// Once there was something to read.
+    reader: Option<Reader>,
+    disk: Disk,
+    /// Why no more is read ahead.
+    pub(super) ended: Option<String>,
+}
+
+impl Prefetcher {
+    pub(super) fn new(wanted: Prefetch) -> Self {
+        Self { plan: Plan::new(wanted), reader: None, disk: Disk::default(), ended: None }
+    }
+
+    /// Bytes so far.
+    pub(super) fn tally(&self) -> AheadTally {
+        self.plan.tally()
+    }
+
+    fn end(&mut self, why: String) {
+        (self.reader, self.ended) = (None, Some(why));
+    }
+}
+
+impl Load {
+    /// Goes on reading ahead, as far as order and memory allow.
+    pub(super) fn read_ahead(&mut self) {
+        self.take_read();
+        for id in self.ledger.take_begun() {
+            self.prefetcher.plan.begins(id, &self.ledger);
+        }
+        if self.rounds.is_multiple_of(SAMPLE_EVERY) {
+            for id in self.prefetcher.plan.chunks().collect::<Vec<_>>() {
+                self.sample(id);
+            }
+        }
+        self.prefetcher.plan.settle(&self.ledger);
+        let spare_bytes = self.spare_bytes();
+        let excess = self.prefetcher.plan.excess(spare_bytes, &self.ledger);
+        self.give_back(excess);
+        if self.prefetcher.ended.is_some() {
+            return;
+        }
+        if let Some(why) = self.hindrance() {
+            self.prefetcher.end(why);
+            return self.end_read_ahead(None);
+        }
+        if self.is_disk_busy() {
+            return;
+        }
+        if let Err(why) = self.queue(spare_bytes) {
+            self.prefetcher.end(why);
+        }
+    }
+
+    /// Whether others than the engine use its disk.
+    fn is_disk_busy(&mut self) -> bool {
+        let Self { prefetcher, files, processes, mounts, .. } = self;
+        let file = prefetcher.plan.engine_file().and_then(|file| files.files.get(file));
+        let Some(file) = file else { return false };
+        let ahead = prefetcher.plan.tally().read_bytes;
+        let ours = || {
+            let of_engine = processes.iter().filter_map(|process| process.read_bytes().ok());
+            of_engine.fold(ahead, u64::saturating_add)
+        };
+        let now = (files.pulse.uptime)();
+        prefetcher.disk.is_busy(&mounts.sysfs, file.identity, now, ours)
+    }
+
+    /// The engine no longer uses a file (`None`: all of them): what was read of it for nothing leaves
+    /// memory.
+    pub(super) fn end_read_ahead(&mut self, file: Option<usize>) {
+        if file.is_none() {
+            self.prefetcher.reader = None;
+        }
+        let leap_bytes = self.leap_bytes.saturating_mul(2);
+        let unused = self.prefetcher.plan.closed(file, leap_bytes, &self.ledger);
+        self.give_back(unused);
+    }
+
+    fn hindrance(&self) -> Option<String> {
+        if self.prefetcher.plan.is_in_vain() {
+            return Some("too much of it was not used".to_owned());
+        }
+        self.limits.sight.clone()
+    }
+
+    /// Takes what the reader has done.
+    fn take_read(&mut self) {
+        let done = self.prefetcher.reader.as_ref().map(Reader::take_done).unwrap_or_default();
+        for Done { id, bytes } in done {
+            match bytes {
+                Ok(bytes) => {
+                    self.prefetcher.plan.done(id, Some(bytes));
+                    self.sample(id);
+                    let cached = self.ledger.cached_of(id);
+                    if let Some(used) = self.uses.get_mut(id.file) {
+                        used.was_read_ahead(id.chunk, cached);
+                    }
+                }
+                Err(error) => {
+                    self.prefetcher.plan.done(id, None);
+                    self.prefetcher.end(format!("reading ahead failed: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Evicts chunks that nobody has used.
+    fn give_back(&mut self, chunks: Vec<ChunkId>) {
+        for id in chunks {
+            if let Some(file) = self.files.files.get(id.file) {
+                // What stays is sampled.
+                let _ = file.drop_unmapped(id.chunk);
+            }
+            self.sample(id);
+        }
+    }
+
+    /// Has the next chunks read.
+    fn queue(&mut self, spare_bytes: u64) -> Result<(), String> {
+        let Self { prefetcher, ledger, uses, files, .. } = self;
+        let is_readable = |file: usize| {
+            let reading = uses.get(file).map(FileUse::reading);
+            matches!(reading, Some(Reading::InPageTables | Reading::UpTo(_)))
+        };
+        let behind = |file: usize| {
+            let path = &files.files.get(file)?.path;
+            let set = shard_set(path)?;
+            let is_next = |(_, other): &(usize, &ModelFile)| {
+                other.path > *path && shard_set(&other.path) == Some(set)
+            };
+            let all = files.files.iter().enumerate().filter(is_next);
+            let (next, _) = all.min_by(|(_, one), (_, other)| one.path.cmp(&other.path))?;
+            let is_untouched = !ledger.has_begun_file(next)
+                && matches!(uses.get(next)?.reading(), Reading::Nothing | Reading::InPageTables);
+            is_untouched.then_some(next)
+        };
+        let wanted = prefetcher.plan.wanted(spare_bytes, ledger, is_readable, behind);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut jobs = Vec::new();
+        for id in wanted {
+            match files.files.get(id.file).map(ModelFile::handle) {
+                Some(Ok(file)) => {
+                    let (offset, bytes) = (offset(id.chunk), ledger.length_of(id));
+                    jobs.push(Job { id, file, offset, bytes });
+                }
+                _ => prefetcher.plan.done(id, None),
+            }
+        }
+        if prefetcher.reader.is_none() {
+            let started = Reader::start();
+            let failed = |error| format!("the thread that reads ahead cannot be started: {error}");
+            prefetcher.reader = Some(started.map_err(failed)?);
+        }
+        if let Some(reader) = &prefetcher.reader {
+            reader.add(jobs);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

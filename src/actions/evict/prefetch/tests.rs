@@ -1,0 +1,154 @@
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::*;
+use crate::actions::evict::ledger::CHUNK_BYTES;
+use crate::actions::evict::load::tests::{cached, file, may_see, mounts, request, round};
+use crate::actions::evict::{EvictRequest, Pulse};
+use crate::model::ProcessId;
+use crate::sys::free_memory::FreeMemory;
+
+/// Opens a file, or reads on in it by 8 MiB.
+const READER: &str = r#"
+while read -r order argument; do
+    case $order in
+    open) exec 3<"$argument" ;;
+    on) dd bs=8M count=1 <&3 >/dev/null 2>&1 ;;
+    esac
+    echo done
+done
+"#;
+
+/// An engine that reads on command, the load of its two shards, and how much of these is cached.
+struct World {
+    engine: Child,
+    output: BufReader<std::process::ChildStdout>,
+    load: Load,
+    shards: [PathBuf; 2],
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    /// Shards of six chunks, of which nothing is cached. `None` where that cannot be seen.
+    fn new(wanted: Prefetch) -> Option<Self> {
+        // /tmp may be a tmpfs.
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let place = folder.path();
+        let shards = [1, 2].map(|number| place.join(format!("model-0000{number}-of-00002.gguf")));
+        for shard in &shards {
+            fs::rename(file(place, 6), shard).unwrap();
+            let shard = File::open(shard).unwrap();
+            rustix::fs::fadvise(&shard, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
+        let mut command = Command::new("sh");
+        command.args(["-c", READER]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut engine = command.spawn().unwrap();
+        let output = BufReader::new(engine.stdout.take().unwrap());
+        let pid = engine.id();
+        let stat = procfs::process::Process::new(pid.try_into().unwrap()).unwrap().stat().unwrap();
+        let mut request = EvictRequest { prefetch: wanted, ..request(&place.join("*.gguf")) };
+        request.target.processes = vec![ProcessId { pid, start_ticks: stat.starttime }];
+        let mut load = Load::begin(mounts(), &request, Pulse::default()).unwrap();
+        load.free_memory = || FreeMemory { free_bytes: 16 << 30, total_bytes: 64 << 30 };
+        let sees = may_see(&shards[0]);
+        let world = Self { engine, output, load, shards, _folder: folder };
+        sees.then_some(world)
+    }
+
+    fn engine(&mut self, order: &str) {
+        writeln!(self.engine.stdin.as_mut().unwrap(), "{order}").unwrap();
+        self.output.read_line(&mut String::new()).unwrap();
+        round(&mut self.load);
+    }
+
+    fn opens(&mut self, shard: usize) {
+        let path = self.shards[shard].clone();
+        self.engine(&format!("open {}", path.display()));
+        self.load.discover();
+        round(&mut self.load);
+    }
+
+    fn reads_on(&mut self, mib: usize) {
+        (0..mib / 8).for_each(|_| self.engine("on"));
+    }
+
+    /// Waits until both shards were read ahead, as far as the engine has left them.
+    fn waits_for_all(&mut self) {
+        let done = |world: &Self| world.load.prefetcher.tally().read_bytes >= 7 * CHUNK_BYTES;
+        assert!(self.until(done), "{:?}", self.load);
+        assert!(self.until(|world| world.load.prefetcher.plan.is_idle()), "{:?}", self.load);
+        assert_eq!(self.cached_of(1), 6 * CHUNK_BYTES);
+    }
+
+    fn cached_of(&self, shard: usize) -> u64 {
+        cached(&self.shards[shard])
+    }
+
+    /// Rounds until it is so, for ten seconds at most.
+    fn until(&mut self, is_so: impl Fn(&Self) -> bool) -> bool {
+        (0..1_000).any(|_| {
+            round(&mut self.load);
+            std::thread::sleep(Duration::from_millis(10));
+            is_so(self)
+        })
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.engine.kill();
+        let _ = self.engine.wait();
+    }
+}
+
+#[test]
+fn the_rest_of_a_file_and_the_next_shard_are_read_ahead_and_used() {
+    let Some(mut world) = World::new(Prefetch::On) else { return };
+    world.opens(0);
+    world.reads_on(40);
+    world.waits_for_all();
+    let ahead = world.load.prefetcher.tally().read_bytes;
+    world.reads_on(56);
+    world.opens(1);
+    world.reads_on(96);
+    let is_used = |world: &World| world.load.prefetcher.plan.chunks().next().is_none();
+    assert!(world.until(is_used), "{:?}", world.load);
+    world.load.end_read_ahead(None);
+    let tally = world.load.prefetcher.tally();
+    assert_eq!((tally.read_bytes, tally.unused_bytes), (ahead, 0), "{:?}", world.load);
+}
+
+#[test]
+fn what_was_read_ahead_for_nothing_leaves_memory_at_the_end() {
+    let Some(mut world) = World::new(Prefetch::On) else { return };
+    world.opens(0);
+    world.reads_on(40);
+    world.waits_for_all();
+    // As if it read slowly: what it may have read since the last round is little.
+    world.load.leap_bytes = 0;
+    world.load.end_read_ahead(None);
+    assert_eq!(world.cached_of(1), 0);
+    let tally = world.load.prefetcher.tally();
+    assert!(tally.unused_bytes >= 6 * CHUNK_BYTES && tally.unused_bytes <= tally.read_bytes);
+}
+
+#[test]
+fn nothing_is_read_ahead_where_it_is_off_or_unproven_or_the_cache_cannot_be_seen() {
+    let cases = [(Prefetch::Off, false), (Prefetch::Auto, false), (Prefetch::On, true)];
+    for (wanted, is_blind) in cases {
+        let Some(mut world) = World::new(wanted) else { return };
+        if is_blind {
+            world.load.limits.sight = Some("an old kernel".to_owned());
+        }
+        world.opens(0);
+        world.reads_on(96);
+        world.until(|world| world.load.rounds > 60);
+        assert_eq!(world.load.prefetcher.tally(), AheadTally::default(), "{wanted}");
+        assert_eq!(world.cached_of(1), 0, "{wanted}");
+        assert_eq!(world.load.prefetcher.ended.is_some(), is_blind);
+    }
+}
