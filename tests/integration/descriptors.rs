@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use umawarden::actions::{Evictor, Executor as _, StopExecutor};
-use umawarden::model::{Action, DecisionRecord, EngineTarget, OutcomeResult, ProcessId, Target};
+use umawarden::model::{
+    Action, DecisionRecord, EngineTarget, OutcomeResult, Prefetch, ProcessId, Target,
+};
 use umawarden::sources::engines::Scanner;
 use umawarden::sys::descriptors;
 
@@ -120,6 +122,7 @@ fn evict_run_by_another_test() {
         engine: "*".to_owned(),
         behind_bytes: 64 << 20,
         floor_bytes: 0,
+        prefetch: Prefetch::Off,
         for_at_most: Duration::from_secs(60),
     };
     let target = target(&engine, vec![Arc::from(pattern)]);

@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use umawarden::actions::{Act, Evictor, Executor as _, MemoryExecutor, Mounts};
 use umawarden::model::{
     Action, Decision, DecisionId, DecisionRecord, EngineTarget, Mode, Moment, OutcomeResult,
-    ProcessId, RuleId, Target,
+    Prefetch, ProcessId, RuleId, Target,
 };
 use umawarden::sys::page_cache::cachestat;
 
@@ -204,6 +204,7 @@ impl Bench {
                 engine: "deepseek".to_owned(),
                 behind_bytes: BEHIND_BYTES,
                 floor_bytes: self.floor_bytes,
+                prefetch: Prefetch::Auto,
                 for_at_most: Duration::from_secs(600),
             },
             target: Target::Engine(Box::new(target)),

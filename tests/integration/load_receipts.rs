@@ -45,6 +45,8 @@ pub fn load(engine: &str, seconds: i64, took: u64, arguments: &str, kernel: &str
         stalls: Some(17),
         read_bytes: Some(60 * GIB),
         evicted_bytes: None,
+        prefetched_bytes: None,
+        prefetch_unused_bytes: None,
         why_unknown: None,
     };
     event(engine, 4711, receipt)
@@ -73,6 +75,8 @@ fn unknown(engine: &str, seconds: i64) -> Event {
         stalls: None,
         read_bytes: None,
         evicted_bytes: None,
+        prefetched_bytes: None,
+        prefetch_unused_bytes: None,
         why_unknown: Some(WhyUnknown::OtherEngines),
     };
     event(engine, 815, receipt)

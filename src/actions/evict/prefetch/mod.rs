@@ -54,6 +54,9 @@ impl Prefetcher {
 impl Load {
     /// Goes on reading ahead, as far as order and memory allow.
     pub(super) fn read_ahead(&mut self) {
+        if self.prefetcher.plan.is_off() {
+            return;
+        }
         self.take_read();
         for id in self.ledger.take_begun() {
             self.prefetcher.plan.begins(id, &self.ledger);

@@ -80,6 +80,10 @@ impl Plan {
         }
     }
 
+    pub(super) fn is_off(&self) -> bool {
+        self.wanted == Prefetch::Off
+    }
+
     pub(super) fn tally(&self) -> AheadTally {
         self.tally
     }

@@ -354,6 +354,35 @@ fn growth_is_expected_as_earlier_loads_had_it() {
 }
 
 #[test]
+fn an_engine_read_ahead_of_in_vain_is_remembered_and_one_that_was_not_read_ahead_of_is_no_proof() {
+    let mut node = LoadWorld::new();
+    node.wait(20);
+    node.start("qwen", 10);
+    node.wait(70);
+    let mut receipt = node.receipt();
+    let mut past = |prefetched: u64, unused: u64| {
+        (receipt.prefetched_bytes, receipt.prefetch_unused_bytes) =
+            (Some(prefetched), Some(unused));
+        receipt.past("qwen")
+    };
+    let (vain, useful, without) = (past(GIB, GIB / 4), past(9 * GIB, 1), past(0, 0));
+    for (loads, is_vain) in [
+        (vec![], false),
+        (vec![useful.clone(), vain.clone()], true),
+        (vec![vain.clone(), without], true),
+        (vec![vain, useful], false),
+    ] {
+        let mut node = LoadWorld::new();
+        node.policy.resume(moment(Duration::ZERO), &Past { loads, ..Past::default() });
+        node.wait(20);
+        node.engines.push(engine("qwen", 10, node.now));
+        node.wait(2);
+        let target = node.policy.engines.loading("qwen").unwrap();
+        assert_eq!(target.is_prefetch_vain, is_vain);
+    }
+}
+
+#[test]
 fn a_new_kernel_that_moves_the_floor_is_shown() {
     let series = "uma_engine_load_floor_change_bytes{engine=\"qwen\",what=\"kernel\"}";
     let mut node = LoadWorld::new();
