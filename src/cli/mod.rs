@@ -33,6 +33,7 @@ pub mod rules;
 pub mod run;
 pub mod silence;
 mod storage;
+mod targets;
 pub mod token;
 pub mod tune;
 mod variables;

@@ -32,6 +32,7 @@ mod launch;
 mod layers;
 mod load_receipts;
 mod loads;
+mod observed_days;
 mod odd_files;
 mod packages;
 mod print;

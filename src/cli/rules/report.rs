@@ -1,34 +1,28 @@
 //! `umawarden rules report`: how often rules would have acted, before they are enforced.
 
+mod tally;
+
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::count;
 use crate::cli::Exit;
 use crate::cli::explain::rules_recorded_last;
-use crate::cli::history::{no_journal, number_text, past, printable};
+use crate::cli::history::{no_journal, past, printable};
 use crate::cli::output;
 use crate::cli::storage::{StorageArguments, may_be_read};
 use crate::config::reader::load_rules;
 use crate::config::settings::{RuleSource, limits};
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
-use crate::model::{
-    AlertChange, AlertState, Decision, DecisionRecord, HoldReason, Mode, Outcome, OutcomeResult,
-    Reading, RuleId,
-};
+use crate::model::{EventKind, Mode, ProgramEvent, RuleId};
+use crate::policy::restarts;
 use crate::policy::rule::RuleSet;
-
-/// A condition that ended within this time ended by itself.
-const SOON: SignedDuration = SignedDuration::from_secs(60);
-
-/// Series whose values are printed; `--json` has all.
-const MOST_SERIES: usize = 8;
+use tally::Tally;
 
 /// Arguments of `umawarden rules report`.
 #[derive(Debug, Args)]
@@ -55,10 +49,12 @@ pub struct ReportArguments {
 }
 
 const AFTER_HELP: &str = "\
-For each rule: how often its alerts fired, how often it acted or, in observe mode, would have acted,
-how often it held and why, and the values of its series when it acted or would have. In observe mode
-nothing is done: a condition that ended within a minute ended by itself, and if most do, there is
-little to remedy. Rules that would have acted come first.
+For each rule: how often its alerts fired, how often it acted or would have acted (in observe mode,
+or since `enforce` has not the grade of the step), on which targets, how often it held and why, and
+the values of its series when it acted or would have. Where nothing is done, a condition that ended
+within a minute ended by itself, and if most do, there is little to remedy. Rules that would have
+acted come first. Deferred restarts are reported as restarts/NAME, with their state; they fired as
+often as they were down and waited.
 
 Of a flapping alert the journal has samples only: the count is a lower bound.
 
@@ -120,38 +116,6 @@ struct Report {
     remarks: Vec<String>,
 }
 
-/// The report of one rule.
-#[derive(Default)]
-struct Tally {
-    /// Its current mode. `None` if unknown.
-    mode: Option<Mode>,
-    /// Whether it is among the current rules.
-    is_loaded: bool,
-    has_remedy: bool,
-    fired: u64,
-    would_act: u64,
-    acted: u64,
-    held: BTreeMap<HoldReason, u64>,
-    /// Decisions to act that were not begun.
-    not_done: u64,
-    failed: u64,
-    aim: Aim,
-    /// How often it would have acted and its condition ended soon by itself.
-    by_itself: u64,
-    /// When it would have acted and its condition has not ended since.
-    open: Vec<Timestamp>,
-    values: BTreeMap<String, Vec<f64>>,
-    last: Option<Timestamp>,
-}
-
-/// Assessments after acts.
-#[derive(Clone, Copy, Default, Serialize)]
-struct Aim {
-    met: u64,
-    missed: u64,
-    unknown: u64,
-}
-
 impl Report {
     fn new(
         since: Timestamp,
@@ -161,15 +125,8 @@ impl Report {
         origin: &'static str,
     ) -> Self {
         let all = rules.groups.iter().flat_map(|group| &group.rules);
-        let tallies = all.map(|rule| {
-            let tally = Tally {
-                mode: rule.mode.or(mode),
-                is_loaded: true,
-                has_remedy: rule.remedy.is_some(),
-                ..Tally::default()
-            };
-            (rule.id.clone(), tally)
-        });
+        let tallies =
+            all.map(|rule| (rule.id.clone(), Tally::of(rule.mode.or(mode), rule.remedy.is_some())));
         Self {
             since,
             until,
@@ -192,11 +149,11 @@ impl Report {
         self.begins = first.filter(|first| *first > self.since);
         let query = TimelineQuery {
             since: Some(self.since),
-            kinds: ["alert", "decision", "outcome"].map(str::to_owned).to_vec(),
+            kinds: ["alert", "decision", "outcome", "engine_restart"].map(str::to_owned).to_vec(),
             ..TimelineQuery::default()
         };
-        let read = reader.timeline(&query, |_, item| {
-            self.take(&item);
+        let read = reader.timeline(&query, |time, item| {
+            self.take(time, &item);
             true
         });
         read.map_err(no_journal)?;
@@ -209,7 +166,7 @@ impl Report {
         Ok(())
     }
 
-    fn take(&mut self, item: &TimelineItem) {
+    fn take(&mut self, time: Timestamp, item: &TimelineItem) {
         match item {
             TimelineItem::Alert(change) => self.of(&change.rule).alert(change),
             TimelineItem::Decision(decision) => self.of(&decision.rule).decision(decision),
@@ -218,10 +175,16 @@ impl Report {
                 self.of(&decision.rule).outcome(outcome, aim);
             }
             TimelineItem::Unreadable => self.unreadable += 1,
-            TimelineItem::Outcome { .. }
-            | TimelineItem::Event(_)
-            | TimelineItem::Operator(_)
-            | TimelineItem::Note(_) => {}
+            TimelineItem::Event(stored) => {
+                if let EventKind::Program(ProgramEvent::EngineRestart {
+                    engine, to, reason, ..
+                }) = &stored.event.kind
+                {
+                    let rule = restarts::rule(&engine.as_str().into());
+                    self.of(&rule).restart(*to, reason, time);
+                }
+            }
+            TimelineItem::Outcome { .. } | TimelineItem::Operator(_) | TimelineItem::Note(_) => {}
         }
     }
 
@@ -232,10 +195,7 @@ impl Report {
     /// Rules by acts that they would have done, acts, holds and firings; then by name.
     fn sorted(&self) -> Vec<(&RuleId, &Tally)> {
         let mut sorted: Vec<(&RuleId, &Tally)> = self.rules.iter().collect();
-        sorted.sort_by_key(|(_, tally)| {
-            let held: u64 = tally.held.values().sum();
-            std::cmp::Reverse((tally.would_act, tally.acted, held, tally.fired))
-        });
+        sorted.sort_by_key(|(_, tally)| std::cmp::Reverse(tally.rank()));
         sorted
     }
 
@@ -301,216 +261,4 @@ struct Head<'a> {
     journal_begins: Option<Timestamp>,
     rules: &'static str,
     remarks: &'a [String],
-}
-
-/// A rule's line of `--json`.
-#[derive(Serialize)]
-struct Line<'a> {
-    kind: &'static str,
-    rule: String,
-    mode: Option<Mode>,
-    is_loaded: bool,
-    has_remedy: bool,
-    fired: u64,
-    would_act: u64,
-    ended_by_itself: u64,
-    too_recent: usize,
-    acted: u64,
-    not_done: u64,
-    failed: u64,
-    aim: Aim,
-    held: BTreeMap<&'static str, u64>,
-    last_decision: Option<Timestamp>,
-    values: Vec<Spread<'a>>,
-}
-
-/// The values of one series when the rule (would have) acted.
-#[derive(Serialize)]
-struct Spread<'a> {
-    series: &'a str,
-    least: f64,
-    median: f64,
-    greatest: f64,
-}
-
-impl<'a> Spread<'a> {
-    fn of(series: &'a str, values: &[f64]) -> Option<Self> {
-        let mut sorted = values.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let (least, greatest) = (*sorted.first()?, *sorted.last()?);
-        let middle = [(sorted.len() - 1) / 2, sorted.len() / 2].map(|index| sorted[index]);
-        let median = f64::midpoint(middle[0], middle[1]);
-        Some(Self { series, least, median, greatest })
-    }
-}
-
-impl Tally {
-    fn alert(&mut self, change: &AlertChange) {
-        match change.to {
-            AlertState::Firing => self.fired += 1,
-            AlertState::Inactive => self.end(change.at.utc),
-            AlertState::Pending => {}
-        }
-    }
-
-    /// The condition of a would-be act has ended.
-    fn end(&mut self, at: Timestamp) {
-        let soon = self.open.iter().filter(|acted| at.duration_since(**acted) <= SOON);
-        self.by_itself += soon.count() as u64;
-        self.open.clear();
-    }
-
-    fn decision(&mut self, decision: &DecisionRecord) {
-        let at = decision.at.utc;
-        self.last = Some(at);
-        match (decision.decision, decision.mode) {
-            (Decision::Hold(reason), _) => {
-                *self.held.entry(reason).or_default() += 1;
-                if reason == HoldReason::AimMet {
-                    self.end(at);
-                }
-                return;
-            }
-            (Decision::Act, Mode::Observe) => {
-                self.would_act += 1;
-                self.open.retain(|acted| at.duration_since(*acted) <= SOON);
-                self.open.push(at);
-            }
-            (Decision::Act, Mode::Enforce) => self.acted += 1,
-        }
-        self.mode = self.mode.or(Some(decision.mode));
-        for evidence in &decision.because {
-            if let Reading::Value(value) = evidence.value {
-                self.values.entry(evidence.series.clone()).or_default().push(value);
-            }
-        }
-    }
-
-    fn outcome(&mut self, outcome: &Outcome, aim: Option<Option<bool>>) {
-        let has_failed =
-            matches!(outcome.result, OutcomeResult::Failed(_) | OutcomeResult::TimedOut);
-        self.failed += u64::from(has_failed);
-        if matches!(outcome.result, OutcomeResult::NotDone(_)) {
-            self.not_done += 1;
-            self.acted = self.acted.saturating_sub(1);
-        }
-        match aim {
-            Some(Some(true)) => self.aim.met += 1,
-            Some(Some(false)) => self.aim.missed += 1,
-            Some(None) => self.aim.unknown += 1,
-            None => {}
-        }
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.fired == 0 && self.would_act == 0 && self.acted == 0 && self.held.is_empty()
-    }
-
-    /// Would-be acts too recent to know what followed.
-    fn too_recent(&self, until: Timestamp) -> usize {
-        self.open.iter().filter(|acted| until.duration_since(**acted) <= SOON).count()
-    }
-
-    fn spreads(&self) -> Vec<Spread<'_>> {
-        self.values.iter().filter_map(|(series, values)| Spread::of(series, values)).collect()
-    }
-
-    fn text(
-        &self,
-        rule: &RuleId,
-        width: usize,
-        until: Timestamp,
-        out: &mut impl Write,
-    ) -> io::Result<()> {
-        let rule = rule.to_string();
-        let mode = self.mode.map_or("?", Mode::name);
-        let held: u64 = self.held.values().sum();
-        let by_itself = match self.would_act {
-            0 => String::new(),
-            would_act => format!("{} of {would_act}", self.by_itself),
-        };
-        writeln!(
-            out,
-            "{:<width$}  {mode:<7}  {:>6}  {:>10}  {:>6}  {held:>6}  {by_itself:>14}",
-            printable(&rule),
-            self.fired,
-            self.would_act,
-            self.acted
-        )?;
-        for note in self.notes(until) {
-            writeln!(out, "  {}", printable(&note))?;
-        }
-        let spreads = self.spreads();
-        let shown = &spreads[..spreads.len().min(MOST_SERIES)];
-        let name = shown.iter().map(|spread| spread.series.chars().count()).max().unwrap_or(0);
-        for spread in shown {
-            let text = |value| number_text(spread.series, value);
-            let (least, median) = (text(spread.least), text(spread.median));
-            let greatest = text(spread.greatest);
-            writeln!(
-                out,
-                "  {:<name$}  least {least:>12}  median {median:>12}  greatest {greatest:>12}",
-                printable(spread.series)
-            )?;
-        }
-        if spreads.len() > MOST_SERIES {
-            writeln!(out, "  and {} more series", spreads.len() - MOST_SERIES)?;
-        }
-        Ok(())
-    }
-
-    fn notes(&self, until: Timestamp) -> Vec<String> {
-        let mut notes = Vec::new();
-        if !self.is_loaded {
-            notes.push("not among these rules any more".to_owned());
-        }
-        if self.is_loaded && !self.has_remedy {
-            notes.push("has no remedy".to_owned());
-        }
-        if !self.held.is_empty() {
-            let mut held = "held:".to_owned();
-            for (reason, times) in &self.held {
-                // Writing to a String cannot fail.
-                write!(held, " {} {times},", reason.name()).unwrap_or_default();
-            }
-            notes.push(held.trim_end_matches(',').to_owned());
-        }
-        if self.acted > 0 {
-            let Aim { met, missed, unknown } = self.aim;
-            notes.push(format!(
-                "after acts the aim was met {met} times, missed {missed}, unknown {unknown}; {} \
-                 failed",
-                self.failed
-            ));
-        }
-        if self.not_done > 0 {
-            notes.push(format!("was to act {} times more, and nothing was begun", self.not_done));
-        }
-        match self.too_recent(until) {
-            0 => {}
-            open => notes.push(format!("of {open} it is not known yet whether it ends by itself")),
-        }
-        notes
-    }
-
-    fn line(&self, rule: &RuleId, until: Timestamp) -> Line<'_> {
-        Line {
-            kind: "rule",
-            rule: rule.to_string(),
-            mode: self.mode,
-            is_loaded: self.is_loaded,
-            has_remedy: self.has_remedy,
-            fired: self.fired,
-            would_act: self.would_act,
-            ended_by_itself: self.by_itself,
-            too_recent: self.too_recent(until),
-            acted: self.acted,
-            not_done: self.not_done,
-            failed: self.failed,
-            aim: self.aim,
-            held: self.held.iter().map(|(reason, times)| (reason.name(), *times)).collect(),
-            last_decision: self.last,
-            values: self.spreads(),
-        }
-    }
 }
