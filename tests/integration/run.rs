@@ -10,6 +10,7 @@ mod environment;
 mod idle_clients;
 mod kernel_log;
 mod kill_nine;
+mod ladder;
 mod node;
 mod operator;
 mod otlp;

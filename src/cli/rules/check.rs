@@ -10,6 +10,7 @@ use super::super::Exit;
 use super::count;
 use crate::cli::output;
 use crate::config::flags::RunFlags;
+use crate::config::ladder::{BrokenLadder, broken_ladders};
 use crate::config::mistake::{Mistake, SourceText, Style};
 use crate::config::overrides;
 use crate::config::reader::{
@@ -72,7 +73,8 @@ without rules. Such rules load and run; mistakes keep `umawarden run` from start
 `only_in` and `never_in` name maintenance windows, which only a configuration defines: without
 --config.file a remark says that they were not checked, and the exit code does not.
 
-A remark names the shipped rules that are off with these files.
+A remark names the shipped rules that are off with these files. With --config.file another one names
+each rule that carries out a severe step and only reports a milder one before it (`enforce`).
 
 With --config.file it also prints actions of these rules that this user could not do on this node,
 and the remedy. They do not change the exit code.
@@ -114,6 +116,8 @@ struct Checked {
     is_partial: bool,
     /// Rules inside the binary that are not loaded.
     off: Vec<ShippedRule>,
+    /// Rules that pass over milder steps under the configuration.
+    ladders: Vec<BrokenLadder>,
 }
 
 /// The content of one file.
@@ -174,10 +178,11 @@ fn check(arguments: &CheckArguments) -> Checked {
         }
     }
     let examined = rules.as_ref().map_or_else(Examined::default, |rules| examine(&texts, rules));
-    let mut lacking = Vec::new();
+    let (mut lacking, mut ladders) = (Vec::new(), Vec::new());
     if let (Some(settings), Some(rules)) = (&configured.settings, &rules) {
         mistakes.extend(unknown_alerts(settings, rules));
         lacking = missing(settings, rules);
+        ladders = broken_ladders(rules, settings.mode);
     }
     let has_mistakes =
         |name: &str| mistakes.iter().chain(&examined.findings).any(|one| *one.file == *name);
@@ -196,6 +201,7 @@ fn check(arguments: &CheckArguments) -> Checked {
         unreadable: configured.unreadable.into_iter().chain(unreadable).collect(),
         remarks,
         missing: lacking,
+        ladders,
         is_partial: examined.is_partial,
         // Of rules that cannot be read, what they replace is not known.
         off: match (&rules, is_unreadable) {
@@ -313,6 +319,9 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
     if let Some(text) = off_text(&checked.off) {
         writeln!(out, "\nremark: {text}\n  {}\n  = {ADD_SHIPPED}", names(&checked.off).join(", "))?;
     }
+    for ladder in &checked.ladders {
+        writeln!(out, "\nremark: {ladder}\n  = {}", ladder.remedy())?;
+    }
     for missing in &checked.missing {
         let Missing { what, remedy, .. } = missing;
         writeln!(out, "\non this node: {}: {what}\n  {remedy}", availability(missing))?;
@@ -342,6 +351,7 @@ enum Line<'c> {
     Node { what: &'c str, remedy: &'c str, wanted_now: bool },
     Partial { message: &'static str },
     ShippedOff { message: String, rules: Vec<String> },
+    BrokenLadder { rule: String, message: String, hint: String },
     Unreadable { path: String, why: &'c str },
 }
 
@@ -363,7 +373,12 @@ fn print_json(checked: &Checked, out: &mut impl Write) -> io::Result<()> {
     let off = off_text(&checked.off)
         .map(|message| Line::ShippedOff { message, rules: names(&checked.off) });
     let lines = files.chain(mistakes).chain(findings).chain(remarks).chain(missing).chain(partial);
-    let lines = lines.chain(off);
+    let ladders = checked.ladders.iter().map(|ladder| Line::BrokenLadder {
+        rule: ladder.rule.to_string(),
+        message: ladder.to_string(),
+        hint: ladder.remedy(),
+    });
+    let lines = lines.chain(off).chain(ladders);
     for line in lines.chain(unreadable) {
         serde_json::to_writer(&mut *out, &line)?;
         writeln!(out)?;

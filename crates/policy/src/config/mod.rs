@@ -10,6 +10,7 @@ pub mod decode;
 mod engines;
 pub mod flags;
 pub mod guard_rails;
+pub mod ladder;
 pub mod measure;
 pub mod mistake;
 pub mod otlp;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::fs::{OFlags, major, minor};
 
 use super::flags::RunFlags;
+use super::ladder::broken_ladders;
 use super::mistake::{Mistake, Mistakes, SourceText};
 use super::overrides;
 use super::rules::{parse_rules, parse_rules_under};
@@ -121,6 +122,8 @@ pub fn load(flags: &RunFlags, environment: &Environment) -> Result<Loaded, LoadE
         .map_err(|mistakes| LoadError::Settings(Mistakes(mistakes)))?;
     remarks.extend(idle.iter().map(Mistake::line_text));
     remark_on(&rules, &mut remarks);
+    let ladders = broken_ladders(&rules, settings.mode).into_iter();
+    remarks.extend(ladders.map(|ladder| format!("{ladder}; {}", ladder.remedy())));
     Ok(Loaded { settings, rules, texts, remarks })
 }
 
