@@ -7,6 +7,7 @@ mod alertmanager;
 pub mod catalogue;
 pub mod cluster;
 pub mod decode;
+pub mod edit;
 mod engines;
 pub mod flags;
 pub mod guard_rails;
