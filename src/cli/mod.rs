@@ -28,6 +28,7 @@ mod output;
 pub mod pause;
 pub mod print;
 pub mod reboot;
+mod replace;
 pub mod replay;
 pub mod rules;
 pub mod run;

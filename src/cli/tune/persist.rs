@@ -1,15 +1,15 @@
 //! The file that is read at each boot.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
 use super::Comparison;
 use super::node::advice;
+use crate::cli::replace::Replacement;
 use crate::tune::Row;
 
 /// Begins every file of umawarden, followed by the checksum of the rest.
@@ -94,27 +94,8 @@ fn keep(path: &Path, old: &[u8]) -> anyhow::Result<PathBuf> {
 }
 
 fn replace(path: &Path, text: &[u8]) -> anyhow::Result<()> {
-    let mut name = OsString::from(path);
-    name.push(format!(".{}.new", std::process::id()));
-    let new = PathBuf::from(name);
-    let written = create(&new, text).and_then(|()| fs::rename(&new, path));
-    if let Err(error) = written {
-        // It may not exist.
-        let _ = fs::remove_file(&new);
-        return Err(failed(error, "writing", path));
-    }
-    // Makes the new name survive a power cut, where the file system can.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = File::open(folder.unwrap_or(Path::new(".")));
-    // Not every file system can sync a folder.
-    let _ = folder.and_then(|folder| folder.sync_all());
-    Ok(())
-}
-
-fn create(path: &Path, text: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
-    file.write_all(text)?;
-    file.sync_all()
+    let written = Replacement::write(path, text, 0o644);
+    written.and_then(Replacement::take_place).map_err(|error| failed(error, "writing", path))
 }
 
 fn failed(error: io::Error, doing: &str, path: &Path) -> anyhow::Error {
