@@ -104,6 +104,14 @@ fn check(flags: &RunFlags) -> Result<(Loaded, Checked), Wrong> {
     Ok((loaded, checked))
 }
 
+/// The remarks of a check with these flags; the error is the text of its mistakes.
+pub(super) fn remarks_of(flags: &RunFlags) -> Result<Vec<String>, String> {
+    match check(flags) {
+        Ok((loaded, access)) => Ok(loaded.remarks.into_iter().chain(access.remarks).collect()),
+        Err(wrong) => Err(wrong.text),
+    }
+}
+
 /// Current mistakes in the files for requests to other servers.
 fn of_other_servers(settings: &Settings) -> Vec<String> {
     let mut mistakes = Vec::new();

@@ -27,6 +27,7 @@ mod order_text;
 mod output;
 pub mod pause;
 pub mod print;
+pub mod promote;
 pub mod reboot;
 mod replace;
 pub mod replay;
@@ -114,6 +115,8 @@ pub enum Command {
     Replay(replay::ReplayArguments),
     /// Print files to install: units for systemd, the configuration.
     Print(print::PrintArguments),
+    /// Show which rules can be enforced, by what they would have done, and write that if requested.
+    Promote(Box<promote::PromoteArguments>),
     /// Compare the kernel's settings with a profile for this node, and apply it if requested.
     Tune(tune::TuneArguments),
     /// Query the NVIDIA driver for `umawarden run`, which starts it.
@@ -190,6 +193,7 @@ impl Arguments {
             Command::Resume(arguments) => pause::resume(&arguments),
             Command::Replay(arguments) => replay::execute(&arguments),
             Command::Print(arguments) => print::execute(&arguments),
+            Command::Promote(arguments) => promote::execute(&arguments),
             Command::Tune(arguments) => tune::execute(&arguments),
             Command::NvmlChild(arguments) => nvml_child::execute(&arguments),
         }

@@ -78,6 +78,8 @@ impl Commands {
             format!("rules test {tests}"),
             "rules export".to_owned(),
             format!("rules report {dir}"),
+            format!("promote {dir}"),
+            format!("promote --json {dir}"),
             format!("history {dir}"),
             format!("history --json {dir}"),
             format!("history --rule=NoSuch {dir}"),

@@ -36,6 +36,7 @@ mod observed_days;
 mod odd_files;
 mod packages;
 mod print;
+mod promote;
 mod promql_oracle;
 mod quiet_weeks;
 mod real;

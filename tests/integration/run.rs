@@ -15,6 +15,7 @@ mod node;
 mod operator;
 mod otlp;
 mod priority;
+mod promote;
 mod reload;
 mod restarts;
 mod sampling;

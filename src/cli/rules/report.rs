@@ -58,7 +58,7 @@ often as they were down and waited.
 
 Of a flapping alert the journal has samples only: the count is a lower bound.
 
-To let one rule act, write `mode: enforce` into it; for all, `umawarden run --mode enforce`.
+`umawarden promote` says which rules can be enforced.
 
 Exit codes: 0 fine, also when nothing has fired; 2 there is no readable journal, or no rules.
 

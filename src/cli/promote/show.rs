@@ -1,0 +1,282 @@
+//! Prints what rules would have done, and what was written.
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use super::Assessed;
+use super::episode::Observed;
+use super::judge::{Fate, Judged, Verdict};
+use super::plan::{Plan, Wanted};
+use super::write::Written;
+use crate::cli::history::printable;
+use crate::cli::output::{errln, outln};
+use crate::model::bytes_text;
+use crate::policy::restarts::GROUP;
+
+/// Episodes of a rule and a grade that are printed; the newest.
+const MOST_SHOWN: usize = 4;
+
+/// The same in JSON.
+const MOST_IN_JSON: usize = 100;
+
+/// All that is shown.
+pub(super) struct Shown<'s> {
+    pub(super) observed: &'s Observed,
+    pub(super) assessed: &'s [Assessed],
+    pub(super) plan: &'s Plan,
+    pub(super) remarks: &'s [String],
+}
+
+impl Shown<'_> {
+    pub(super) fn text(&self, out: &mut impl Write) -> io::Result<()> {
+        let (since, covered) = (self.observed.since, self.observed.covered);
+        writeln!(out, "From {since:.0} to {covered:.0}.")?;
+        for remark in self.remarks {
+            writeln!(out, "# {}", printable(remark))?;
+        }
+        let is_quiet =
+            |one: &&Assessed| one.counts.episodes == 0 && one.verdict == Verdict::NotEnoughSeen;
+        let mut busy: Vec<&Assessed> = self.assessed.iter().filter(|one| !is_quiet(one)).collect();
+        busy.sort_by(|a, b| (a.verdict, &a.pair).cmp(&(b.verdict, &b.pair)));
+        for one in busy.iter().filter(|one| one.verdict != Verdict::Enforced) {
+            self.rule(one, out)?;
+        }
+        let enforced = busy.iter().filter(|one| one.verdict == Verdict::Enforced).copied();
+        list("enforced already", enforced, |one| format!("acted {}", one.acted), out)?;
+        let quiet = self.assessed.iter().filter(is_quiet);
+        list("not enough seen", quiet, |one| one.why.clone(), out)?;
+        self.conclusion(out)
+    }
+
+    fn rule(&self, one: &Assessed, out: &mut impl Write) -> io::Result<()> {
+        let (rule, grade) = &one.pair;
+        let name = rule.to_string();
+        writeln!(out, "\n{} {grade}: {} ({})", printable(&name), one.verdict.text(), one.why)?;
+        let counts = &one.counts;
+        let by_fate = [
+            (Fate::InTime, counts.in_time),
+            (Fate::Lasted, counts.lasted),
+            (Fate::ByItself, counts.by_itself),
+            (Fate::Wrong, counts.wrong),
+            (Fate::Unclear, counts.unclear),
+            (Fate::TooRecent, counts.too_recent),
+        ];
+        let by_fate = by_fate.iter().filter(|(_, count)| *count > 0);
+        let by_fate = by_fate.map(|(fate, count)| format!("{} {count}", fate.text()));
+        let by_fate = by_fate.collect::<Vec<_>>().join(", ");
+        writeln!(out, "  episodes {}, acts {}: {by_fate}", counts.episodes, counts.acts)?;
+        if !one.is_loaded && *rule.group != *GROUP {
+            writeln!(out, "  not among the rules of the configuration")?;
+        }
+        for judged in one.judged.iter().rev().take(MOST_SHOWN) {
+            writeln!(out, "  {}", printable(&line(judged)))?;
+        }
+        if let more @ 1.. = one.judged.len().saturating_sub(MOST_SHOWN) {
+            writeln!(out, "  and {more} before")?;
+        }
+        Ok(())
+    }
+
+    fn conclusion(&self, out: &mut impl Write) -> io::Result<()> {
+        let plan = self.plan;
+        let restarts = self
+            .assessed
+            .iter()
+            .filter(|one| *one.pair.0.group == *GROUP && one.verdict == Verdict::Ready);
+        for one in restarts {
+            let rule = one.pair.0.to_string();
+            writeln!(
+                out,
+                "\n{}: write mode: enforce into its entry of restarts, or add restart to enforce",
+                printable(&rule)
+            )?;
+        }
+        if plan.promoted.is_empty() && plan.left_out.is_empty() {
+            return writeln!(out, "\nNothing is ready to be enforced.");
+        }
+        writeln!(out)?;
+        for (rule, grades) in &plan.promoted {
+            let grades: Vec<&str> = grades.iter().map(|grade| grade.name()).collect();
+            let rule = rule.to_string();
+            writeln!(out, "can be enforced: {} ({})", printable(&rule), grades.join(", "))?;
+        }
+        for (rule, why) in &plan.left_out {
+            let text = format!("left out: {rule}: {why}");
+            writeln!(out, "{}", printable(&text))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn json(&self, out: &mut impl Write) -> io::Result<()> {
+        let head = json!({
+            "kind": "promote",
+            "since": self.observed.since,
+            "until": self.observed.covered,
+            "journal_begins": self.observed.begins,
+            "observed_seconds": self.observed.span().as_secs(),
+            "remarks": self.remarks,
+        });
+        writeln!(out, "{head}")?;
+        for one in self.assessed {
+            let (rule, grade) = &one.pair;
+            let newest = one.judged.iter().rev().take(MOST_IN_JSON);
+            let line = json!({
+                "kind": "rule",
+                "rule": rule.to_string(),
+                "grade": grade,
+                "verdict": one.verdict,
+                "why": one.why,
+                "is_loaded": one.is_loaded,
+                "can_be_enforced": self.plan.promoted.get(rule)
+                    .is_some_and(|grades| grades.contains(grade)),
+                "acted": one.acted,
+                "counts": one.counts,
+                "episodes": newest.map(episode_json).collect::<Vec<_>>(),
+            });
+            writeln!(out, "{line}")?;
+        }
+        for (rule, why) in &self.plan.left_out {
+            writeln!(out, "{}", json!({"kind": "left_out", "rule": rule.to_string(), "why": why}))?;
+        }
+        Ok(())
+    }
+}
+
+fn list<'a>(
+    what: &str,
+    all: impl Iterator<Item = &'a Assessed>,
+    about: impl Fn(&Assessed) -> String,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut all = all.peekable();
+    if all.peek().is_some() {
+        writeln!(out, "\n{what}:")?;
+    }
+    for one in all {
+        let (rule, grade) = &one.pair;
+        let text = format!("{rule} {grade} ({})", about(one));
+        writeln!(out, "  {}", printable(&text))?;
+    }
+    Ok(())
+}
+
+/// An episode in one line.
+fn line(judged: &Judged) -> String {
+    let Judged { episode, fate, why } = judged;
+    let times = match episode.acts {
+        1 => String::new(),
+        acts => format!(" {acts} times"),
+    };
+    let amount =
+        episode.amount.map(|amount| format!(" ({} {})", bytes_text(amount.bytes), amount.what));
+    let (action, target) = (episode.action, &episode.target);
+    format!(
+        "{:.0} would {action} on {target}{}{times}: {}: {why}",
+        episode.first,
+        amount.unwrap_or_default(),
+        fate.text()
+    )
+}
+
+fn episode_json(judged: &Judged) -> Value {
+    let Judged { episode, fate, why } = judged;
+    json!({
+        "first": episode.first,
+        "last": episode.last,
+        "acts": episode.acts,
+        "ended": episode.ended,
+        "action": episode.action,
+        "target": episode.target,
+        "bytes": episode.amount.map(|amount| amount.bytes),
+        "bytes_are": episode.amount.map(|amount| amount.what),
+        "fate": fate,
+        "why": why,
+    })
+}
+
+/// Says that nothing is written.
+pub(super) fn nothing(is_json: bool) {
+    match is_json {
+        true => outln!("{}", json!({"kind": "written", "file": null})),
+        false => errln!("umawarden: nothing is written: no rule can be enforced"),
+    }
+}
+
+/// What a person overrides.
+fn overridden<'a>(
+    assessed: &'a [Assessed],
+    wanted: &'a Wanted,
+) -> impl Iterator<Item = &'a Assessed> {
+    assessed.iter().filter(|one| {
+        let is_settled = matches!(one.verdict, Verdict::Ready | Verdict::Enforced);
+        wanted.forced.contains(&one.pair.0) && !is_settled
+    })
+}
+
+/// Prints what was written.
+pub(super) fn written(
+    written: &Written,
+    plan: &Plan,
+    (assessed, wanted): (&[Assessed], &Wanted),
+    is_json: bool,
+) {
+    if is_json {
+        return outln!("{}", written_json(written, plan, (assessed, wanted)));
+    }
+    for one in overridden(assessed, wanted) {
+        let ((rule, grade), verdict) = (&one.pair, one.verdict.text());
+        let text = format!("forced: {rule} {grade}, although: {verdict} ({})", one.why);
+        outln!("{}", printable(&text));
+    }
+    for rule in &plan.pinned {
+        let text = format!("{rule} observes from now on: a grade that is added would let it act");
+        outln!("{}", printable(&text));
+    }
+    match written {
+        Written::File { path, diff, remarks } => {
+            outln!("\n{}:", path.display());
+            for line in diff {
+                outln!("{}", printable(line));
+            }
+            for remark in remarks {
+                outln!("mind: {}", printable(remark));
+            }
+            outln!("\nIt takes effect at a reload: systemctl reload umawarden");
+        }
+        Written::Snippet { path, file, text, why } => {
+            errln!(
+                "umawarden: {} cannot be changed safely ({why}); add these lines, which are in {}:",
+                file.display(),
+                path.display()
+            );
+            outln!("{}", text.trim_end());
+        }
+    }
+}
+
+fn written_json(
+    written: &Written,
+    plan: &Plan,
+    (assessed, wanted): (&[Assessed], &Wanted),
+) -> Value {
+    let forced = overridden(assessed, wanted).map(|one| {
+        let (rule, grade) = &one.pair;
+        json!({
+            "rule": rule.to_string(), "grade": grade, "verdict": one.verdict, "why": one.why,
+        })
+    });
+    let forced: Vec<Value> = forced.collect();
+    let pinned: Vec<String> = plan.pinned.iter().map(ToString::to_string).collect();
+    let changes = json!({"modes": plan.changes.modes, "grades": plan.changes.grades});
+    match written {
+        Written::File { path, diff, remarks } => json!({
+            "kind": "written", "file": path, "changes": changes, "pinned": pinned,
+            "forced": forced, "diff": diff, "remarks": remarks,
+        }),
+        Written::Snippet { path, file, why, .. } => json!({
+            "kind": "written", "file": null, "snippet": path, "belongs_to": file, "why": why,
+            "changes": changes, "pinned": pinned, "forced": forced,
+        }),
+    }
+}
