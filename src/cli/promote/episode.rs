@@ -65,6 +65,8 @@ pub(super) struct Observed {
     pub(super) acted: BTreeMap<Pair, u64>,
     pub(super) lives: Lives,
     pub(super) unreadable: u64,
+    /// The time of the last entry.
+    last: Timestamp,
     open: BTreeMap<RuleId, Vec<(Pair, usize)>>,
     firing: BTreeMap<RuleId, BTreeSet<AlertLabels>>,
 }
@@ -101,6 +103,7 @@ impl Observed {
             acted: BTreeMap::new(),
             lives: Lives::default(),
             unreadable: 0,
+            last: since,
             open: BTreeMap::new(),
             firing: BTreeMap::new(),
         }
@@ -136,6 +139,7 @@ impl Observed {
 
     pub(super) fn take(&mut self, at: Timestamp, item: &TimelineItem) {
         self.covered = self.covered.max(at);
+        let before = std::mem::replace(&mut self.last, at);
         match item {
             TimelineItem::Event(stored) => {
                 let is_claimed = stored.event.is_claimed();
@@ -145,7 +149,10 @@ impl Observed {
             TimelineItem::Alert(change) => self.alert(change),
             TimelineItem::Decision(decision) => self.decision(decision),
             TimelineItem::Note(note) => {
-                if note.text == "stopped" || note.text.starts_with("started") {
+                // Before a start nobody observed, for as long as there is no entry.
+                if note.text.starts_with("started") {
+                    self.interrupt(before);
+                } else if note.text == "stopped" {
                     self.interrupt(at);
                 }
             }

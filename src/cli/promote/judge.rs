@@ -93,16 +93,33 @@ fn lasted(time: SignedDuration) -> String {
 pub(super) fn judge(pair: &Pair, episode: &Episode, observed: &Observed) -> Judged {
     let (rule, grade) = pair;
     let lives = &observed.lives;
-    let fault = lives.fault(episode.first, episode.last);
-    let (fate, why) = match (fault, grade) {
-        (_, Grade::Restart) => restart(&rule.alert, episode, observed),
-        (Some(fault), _) => {
+    let (fate, why) = match grade {
+        Grade::Restart => restart(&rule.alert, episode, observed),
+        Grade::Stop => stop(episode, observed),
+        Grade::Reboot => reboot(episode, observed),
+        Grade::Notice | Grade::Evict | Grade::Drop => trouble(episode, observed.covered),
+    };
+    let fault = match grade {
+        Grade::Restart => None,
+        _ => lives.fault(&rule.alert, episode.first, episode.last),
+    };
+    let (fate, why) = match fault {
+        Some(fault) => {
             let after = lasted(fault.at.duration_since(episode.first));
-            (Fate::InTime, format!("{after} later: {}", fault.text))
+            let text = format!("{after} later: {}", fault.text);
+            match fate {
+                // What ran on after all did not have to be ended.
+                Fate::Wrong => (Fate::Unclear, format!("{text}; but {why}")),
+                _ => (Fate::InTime, text),
+            }
         }
-        (None, Grade::Stop) => stop(episode, observed),
-        (None, Grade::Reboot) => reboot(episode, observed),
-        (None, Grade::Notice | Grade::Evict | Grade::Drop) => trouble(episode, observed.covered),
+        None if fate == Fate::Wrong
+            && *grade != Grade::Restart
+            && lives.has_fault_within(episode.first, LATE_FAULT) =>
+        {
+            (Fate::Unclear, format!("{why}, and memory ran out within an hour"))
+        }
+        None => (fate, why),
     };
     Judged { episode: episode.clone(), fate, why }
 }
@@ -144,11 +161,6 @@ fn stop(episode: &Episode, observed: &Observed) -> (Fate, String) {
             }
             None => (Fate::Unclear, format!("{engine} is known for {} more", lasted(time))),
         };
-    }
-    if observed.lives.has_fault_within(first, LATE_FAULT) {
-        let text =
-            format!("{engine} ran on for {}, and memory ran out within an hour", lasted(time));
-        return (Fate::Unclear, text);
     }
     if !seen.is_up {
         let text = format!("{engine} ran on for {}, and did not answer at the end", lasted(time));

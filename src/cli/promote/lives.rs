@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{
-    DeathReport, EnginePhase, EventKind, FaultClass, KernelEvent, Killer, LoadReceipt, MemoryState,
-    OomBound, OomConstraint, ProgramEvent, RestartState,
+    DeathReport, EnginePhase, EventKind, FaultClass, KernelEvent, Killer, KillerDaemon,
+    LoadReceipt, MemoryState, OomBound, OomConstraint, ProgramEvent, RestartState,
 };
 
 /// A kill for memory within this time shows that the act would have been in time.
 const KILLS_WITHIN: SignedDuration = SignedDuration::from_mins(5);
 
-/// A wedge shows later: the kernel reports a hung task after two minutes, the assessment waits for
-/// more signs, and a machine without a wedge detector ends only when it is power-cycled.
-const WEDGES_WITHIN: SignedDuration = SignedDuration::from_mins(30);
+/// A wedge shows later: the kernel reports a hung task after two minutes, and the assessment waits
+/// for more signs.
+const WEDGES_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 
 /// Entries of one kind that are kept.
 const MOST: usize = 100_000;
@@ -71,7 +71,16 @@ impl Turn {
 pub(super) struct Fault {
     pub(super) at: Timestamp,
     within: SignedDuration,
+    /// Alerts that it confirms, where it may have other causes; else all.
+    confirms: Option<Vec<String>>,
     pub(super) text: String,
+}
+
+impl Fault {
+    /// One that confirms any alert.
+    fn of_memory(at: Timestamp, within: SignedDuration, text: String) -> Self {
+        Self { at, within, confirms: None, text }
+    }
 }
 
 /// What became of an engine.
@@ -122,13 +131,12 @@ impl Lives {
             KernelEvent::OomKill { manual: false, .. } => {
                 FaultClass::of(event) == Some(FaultClass::OomKill(OomBound::Machine))
             }
-            KernelEvent::OomNoVictim
-            | KernelEvent::OomPanic
-            | KernelEvent::UserspaceKill { .. } => true,
+            KernelEvent::OomNoVictim | KernelEvent::OomPanic => true,
+            KernelEvent::UserspaceKill { by, .. } => *by != KillerDaemon::Ray,
             _ => false,
         };
         if is_of_node {
-            self.faults.push(Fault { at, within: KILLS_WITHIN, text: event.to_string() });
+            self.faults.push(Fault::of_memory(at, KILLS_WITHIN, event.to_string()));
         }
     }
 
@@ -161,12 +169,14 @@ impl Lives {
                 self.held.push((at, *held_bytes));
                 if *state == MemoryState::Wedged {
                     let text = "the driver was wedged".to_owned();
-                    self.faults.push(Fault { at, within: WEDGES_WITHIN, text });
+                    self.faults.push(Fault::of_memory(at, WEDGES_WITHIN, text));
                 }
             }
-            ProgramEvent::UncleanBoot { last_record: Some(at), .. } => {
-                let text = "the boot ended without order".to_owned();
-                self.faults.push(Fault { at: *at, within: WEDGES_WITHIN, text });
+            // Somebody may have pulled the plug of a healthy machine.
+            ProgramEvent::UncleanBoot { last_record: Some(at), firing, .. } => {
+                let text = "the boot ended without order while the alert fired".to_owned();
+                let confirms = Some(firing.clone());
+                self.faults.push(Fault { at: *at, within: WEDGES_WITHIN, confirms, text });
             }
             _ => {}
         }
@@ -179,20 +189,25 @@ impl Lives {
             Killer::KernelOom { constraint, manual, .. } => {
                 *constraint == Some(OomConstraint::None) && !manual
             }
-            Killer::UserspaceOom { .. } => true,
+            // Ray's is known from the log of the engine, whose author may be anybody.
+            Killer::UserspaceOom { daemon } => *daemon != KillerDaemon::Ray,
             _ => false,
         };
         if is_of_node {
             let text = report.sentence();
-            self.faults.push(Fault { at: report.ended, within: KILLS_WITHIN, text });
+            self.faults.push(Fault::of_memory(report.ended, KILLS_WITHIN, text));
         }
     }
 
-    /// The first fault that followed acts in that time, soon enough to be what they would have
-    /// been for.
-    pub(super) fn fault(&self, first: Timestamp, last: Timestamp) -> Option<&Fault> {
-        let follows =
-            |fault: &&Fault| fault.at >= first && fault.at.duration_since(last) <= fault.within;
+    /// The first fault that followed acts for that alert in that time, soon enough to be what they
+    /// would have been for.
+    pub(super) fn fault(&self, alert: &str, first: Timestamp, last: Timestamp) -> Option<&Fault> {
+        let follows = |fault: &&Fault| {
+            let confirms = fault.confirms.as_ref();
+            fault.at >= first
+                && fault.at.duration_since(last) <= fault.within
+                && confirms.is_none_or(|alerts| alerts.iter().any(|name| *name == *alert))
+        };
         self.faults.iter().filter(follows).min_by_key(|fault| fault.at)
     }
 

@@ -1,5 +1,6 @@
 //! Prints what rules would have done, and what was written.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
@@ -43,7 +44,7 @@ impl Shown<'_> {
             self.rule(one, out)?;
         }
         let enforced = busy.iter().filter(|one| one.verdict == Verdict::Enforced).copied();
-        list("enforced already", enforced, |one| format!("acted {}", one.acted), out)?;
+        list("enforced already", enforced, |one| format!("acted {} times", one.acted), out)?;
         let quiet = self.assessed.iter().filter(is_quiet);
         list("not enough seen", quiet, |one| one.why.clone(), out)?;
         self.conclusion(out)
@@ -143,20 +144,23 @@ impl Shown<'_> {
     }
 }
 
+/// Prints rules and grades, by what is to be said of them.
 fn list<'a>(
     what: &str,
     all: impl Iterator<Item = &'a Assessed>,
     about: impl Fn(&Assessed) -> String,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let mut all = all.peekable();
-    if all.peek().is_some() {
-        writeln!(out, "\n{what}:")?;
-    }
+    let mut by_text: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for one in all {
         let (rule, grade) = &one.pair;
-        let text = format!("{rule} {grade} ({})", about(one));
-        writeln!(out, "  {}", printable(&text))?;
+        by_text.entry(about(one)).or_default().push(format!("{rule} {grade}"));
+    }
+    for (text, names) in by_text {
+        writeln!(out, "\n{what}, {}:", printable(&text))?;
+        for name in names {
+            writeln!(out, "  {}", printable(&name))?;
+        }
     }
     Ok(())
 }

@@ -176,11 +176,53 @@ fn a_kill_soon_after_shows_that_a_stop_would_have_been_in_time() {
         world.alert(begin + 100, AlertState::Firing);
         world.would(begin + 100, stop());
         world.oom(begin + 140, OomConstraint::None, 1);
+        world.phase(begin + 141, 7, EnginePhase::Gone);
         world.alert(begin + 150, AlertState::Inactive);
     }
     assert_eq!(world.fates(Grade::Stop), [Fate::InTime, Fate::InTime]);
     assert!(world.judged(Grade::Stop)[0].why.starts_with("40s later: "));
     assert_eq!(world.verdict(Grade::Stop).0, Verdict::Ready);
+}
+
+#[test]
+fn an_engine_that_outlived_a_kill_of_another_is_no_proof() {
+    for killed in [140, 100 + HOUR / 2] {
+        let mut world = World::new();
+        world.phase(10, 7, EnginePhase::Serving);
+        world.would(100, stop());
+        world.oom(killed, OomConstraint::None, 1);
+        world.phase(2 * HOUR, 7, EnginePhase::Ready);
+        let judged = &world.judged(Grade::Stop)[0];
+        assert_eq!(judged.fate, Fate::Unclear, "{}", judged.why);
+        assert!(judged.why.contains("llm ran on"), "{}", judged.why);
+        assert_eq!(world.verdict(Grade::Stop).0, Verdict::NotEnoughSeen);
+    }
+}
+
+#[test]
+fn a_boot_that_ended_without_order_confirms_only_what_fired_then() {
+    let unclean = |firing: &[&str]| {
+        let mut world = World::new();
+        world.alert(100, AlertState::Firing);
+        world.would(100, drop());
+        let kind = ProgramEvent::UncleanBoot {
+            ended_boot_id: "b".to_owned(),
+            last_record: Some(at(130)),
+            gap_seconds: None,
+            memory_free_bytes: None,
+            memory_available_bytes: None,
+            memory_unaccounted_bytes: None,
+            memory_pressure_full: None,
+            loop_age_seconds: None,
+            last_event: None,
+            firing: firing.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        world.note(700, "started: 39 rules");
+        world.event(701, kind, None);
+        world.fates(Grade::Drop)
+    };
+    assert_eq!(unclean(&["Low"]), [Fate::InTime]);
+    assert_eq!(unclean(&["Other"]), [Fate::Unclear]);
 }
 
 #[test]
