@@ -146,7 +146,7 @@ impl Drop for Reader {
 
 pub(super) struct Bench {
     folder: tempfile::TempDir,
-    evictor: Evictor,
+    pub(super) evictor: Evictor,
     executor: MemoryExecutor,
     next: u64,
     /// Above all memory, so that mapped pages are evicted at once.
@@ -231,7 +231,7 @@ impl Bench {
         self.final_note()
     }
 
-    fn final_note(&self) -> String {
+    pub(super) fn final_note(&self) -> String {
         let mut note = None;
         until("the end of the load", || {
             note = self.evictor.take_notes().pop();

@@ -24,6 +24,7 @@ mod oom;
 mod page_cache;
 mod podman;
 mod pods;
+mod prefetch;
 mod pressure;
 mod restarts;
 mod rootless;

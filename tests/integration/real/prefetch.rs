@@ -1,0 +1,78 @@
+//! Reading ahead of an engine that maps its shards.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::enabled;
+use crate::evict::{Bench, Reader, cached, until};
+
+/// The size of a shard in MiB: 16 pieces, of which nine show how the engine reads.
+const SHARD: u64 = 256;
+
+/// Two shards that nothing has cached, and a machine with free memory.
+fn prepared() -> Option<(Bench, [PathBuf; 2])> {
+    if !enabled() {
+        return None;
+    }
+    let mut bench = Bench::new()?;
+    bench.floor_bytes = 0;
+    let shard = |number| format!("model-0000{number}-of-00002.safetensors");
+    let shards = [1, 2].map(|number| bench.file(&shard(number), SHARD));
+    // What is read ahead is a share of what is free.
+    fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
+    Some((bench, shards))
+}
+
+/// Uses the first `used` of every 16 MiB up to an end, as slowly as rounds can follow.
+fn touches(engine: &mut Reader, to: u64, used: u64) {
+    for begin in (0..to).step_by(16) {
+        engine.does(&format!("touch {begin} {}", begin + used));
+        sleep(Duration::from_millis(40));
+    }
+}
+
+#[test]
+fn the_next_shard_is_read_ahead_and_used() {
+    let Some((mut bench, [first, second])) = prepared() else { return };
+    let mut engine = Reader::start();
+    engine.maps(&first);
+    bench.evict(vec![engine.id()]).unwrap();
+    touches(&mut engine, 192, 16);
+    until("a second shard that was read ahead", || cached(&second, 0, SHARD) == SHARD);
+    engine.does("touch 192 256");
+    engine.does("unmap");
+    engine.maps(&second);
+    touches(&mut engine, SHARD, 16);
+    let note = bench.ready();
+    assert!(note.contains(" MiB read ahead, 0 B of it not used"), "{note}");
+}
+
+#[test]
+fn nothing_is_read_ahead_of_an_engine_that_reads_half_of_everything() {
+    let Some((mut bench, [first, second])) = prepared() else { return };
+    let mut engine = Reader::start();
+    engine.maps(&first);
+    bench.evict(vec![engine.id()]).unwrap();
+    touches(&mut engine, SHARD, 8);
+    let note = bench.ready();
+    assert!(!note.contains("read ahead"), "{note}");
+    assert_eq!(cached(&second, 0, SHARD), 0);
+}
+
+#[test]
+fn what_was_read_ahead_of_a_killed_engine_leaves_memory() {
+    let Some((mut bench, [first, second])) = prepared() else { return };
+    let mut engine = Reader::start();
+    engine.maps(&first);
+    bench.evict(vec![engine.id()]).unwrap();
+    touches(&mut engine, 160, 16);
+    until("a second shard that was read ahead", || cached(&second, 0, SHARD) == SHARD);
+    drop(engine);
+    let note = bench.final_note();
+    assert!(note.contains("since the engine has ended") && note.contains("read ahead"), "{note}");
+    assert!(bench.evictor.tally().unused_bytes >= SHARD << 20, "{note}");
+    // The kernel may be reading on when it is evicted.
+    assert!(cached(&second, 0, SHARD) <= 16, "{}", cached(&second, 0, SHARD));
+}
