@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::config::flags::RunFlags;
+use crate::config::flags::{LoadFlags, RunFlags};
 use crate::config::reader::{environment, load_settings};
 use crate::config::settings::{Environment, Settings};
 use crate::files::open_regular;
@@ -52,7 +52,7 @@ impl StorageArguments {
         usual: &Path,
     ) -> anyhow::Result<Settings> {
         let mut flags = RunFlags {
-            config_file: self.config_file.clone(),
+            load: LoadFlags { config_file: self.config_file.clone(), ..flags.load },
             storage_path: self.storage_path.clone(),
             ..flags
         };

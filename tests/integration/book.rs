@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use umawarden::config::flags::RunFlags;
+use umawarden::config::flags::LoadFlags;
 use umawarden::config::settings::Environment;
 
 fn root() -> &'static Path {
@@ -158,7 +158,7 @@ fn every_configuration_example_loads_without_remarks() {
     for example in examples.iter().filter(|example| example.kind == "config") {
         let file = folder.path().join("umawarden.yaml");
         fs::write(&file, &example.text).unwrap();
-        let flags = RunFlags { config_file: Some(file), ..RunFlags::default() };
+        let flags = LoadFlags { config_file: Some(file), ..LoadFlags::default() }.into();
         let loaded = umawarden::config::reader::load(&flags, &Environment::default());
         let loaded = loaded.unwrap_or_else(|error| panic!("{}: {error}", example.location));
         assert!(loaded.remarks.is_empty(), "{}: {:?}", example.location, loaded.remarks);

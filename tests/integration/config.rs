@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use umawarden::config::flags::RunFlags;
+use umawarden::config::flags::{LoadFlags, RunFlags};
 use umawarden::config::reader::{LoadError, load};
 use umawarden::config::settings::{Environment, RuleSource};
 
 use crate::rules_check::assert_golden;
 
 fn load_file(path: impl Into<PathBuf>) -> Result<umawarden::config::reader::Loaded, LoadError> {
-    let flags = RunFlags { config_file: Some(path.into()), ..RunFlags::default() };
+    let flags = LoadFlags { config_file: Some(path.into()), ..LoadFlags::default() }.into();
     load(&flags, &Environment::default())
 }
 

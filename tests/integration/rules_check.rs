@@ -107,13 +107,13 @@ const AT_NIGHT: &str = "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: \
 
 /// Whether `umawarden run` would load the configuration, without starting.
 fn loads(config: &Path, rules: Option<&Path>) -> bool {
-    let flags = umawarden::config::flags::RunFlags {
+    let flags = umawarden::config::flags::LoadFlags {
         config_file: Some(config.to_owned()),
         rules: rules.map(Path::to_owned).into_iter().collect(),
         ..Default::default()
     };
     let environment = umawarden::config::settings::Environment::default();
-    umawarden::config::reader::load(&flags, &environment).is_ok()
+    umawarden::config::reader::load(&flags.into(), &environment).is_ok()
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::{DoctorArguments, systemctl};
 use crate::cli::control::{ClientError, entries};
 use crate::cli::launch::kernel_events;
 use crate::cli::tune::misfits;
-use crate::config::flags::RunFlags;
+use crate::config::flags::{LoadFlags, RunFlags};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::reader::{environment, load};
 use crate::config::settings::SystemPaths;
@@ -59,7 +59,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
     let daemon = &arguments.daemon;
     let docker = arguments.docker.clone().or_else(socket_of_environment);
     let flags = RunFlags {
-        config_file: daemon.storage.config_file.clone(),
+        load: LoadFlags { config_file: daemon.storage.config_file.clone(), ..Default::default() },
         storage_path: daemon.storage.storage_path.clone(),
         procfs: arguments.procfs.clone(),
         sysfs: arguments.sysfs.clone(),

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::super::Exit;
 use super::count;
 use crate::cli::output;
-use crate::config::flags::RunFlags;
+use crate::config::flags::LoadFlags;
 use crate::config::ladder::{BrokenLadder, broken_ladders};
 use crate::config::mistake::{Mistake, SourceText, Style};
 use crate::config::overrides;
@@ -237,13 +237,13 @@ impl Configured {
             unreadable: Vec::new(),
         };
         let Some(file) = &arguments.config_file else { return configured };
-        let flags = RunFlags {
+        let flags = LoadFlags {
             config_file: Some(file.clone()),
             rules: arguments.paths.clone(),
-            ..RunFlags::default()
+            mode: None,
         };
         let name = file.display().to_string();
-        match load_settings(&flags, &environment()) {
+        match load_settings(&flags.into(), &environment()) {
             Ok(settings) => {
                 configured.rules = settings.rules.clone();
                 configured.settings = Some(settings);

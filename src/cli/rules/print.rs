@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -12,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::super::Exit;
 use crate::cli::explain::resolve;
 use crate::cli::output::{self, errln, outln};
-use crate::config::flags::{ModeFlag, RunFlags};
+use crate::config::flags::LoadFlags;
 use crate::config::reader::{Loaded, environment, load};
 use crate::config::rules::{
     Comments, places, step_settings, write_head, write_rule, written_rails,
@@ -29,18 +28,9 @@ pub struct PrintArguments {
     #[arg(value_name = "RULE")]
     pub rule: Option<String>,
 
-    /// Configuration file [default: /etc/umawarden/umawarden.yaml if it exists].
-    #[arg(long = "config.file", value_name = "FILE")]
-    pub config_file: Option<PathBuf>,
-
-    /// Whether remedies are carried out, as in `umawarden run`.
-    #[arg(long, value_name = "MODE", value_enum)]
-    pub mode: Option<ModeFlag>,
-
-    /// Rule file, folder of *.yaml, glob, or the word shipped, as in `umawarden run`; may be
-    /// repeated.
-    #[arg(long, value_name = "PATH")]
-    pub rules: Vec<PathBuf>,
+    /// The configuration and the rules, as in `umawarden run`.
+    #[command(flatten)]
+    pub load: LoadFlags,
 
     /// One JSON object a rule.
     #[arg(long)]
@@ -63,13 +53,7 @@ Exit codes: 0 printed, 2 there is no such rule, or the configuration or the rule
 /// # Errors
 /// The configuration or the rules cannot be used, or there is no such rule.
 pub(super) fn execute(arguments: &PrintArguments) -> anyhow::Result<Exit> {
-    let flags = RunFlags {
-        config_file: arguments.config_file.clone(),
-        mode: arguments.mode,
-        rules: arguments.rules.clone(),
-        ..RunFlags::default()
-    };
-    let mut loaded = load(&flags, &environment())?;
+    let mut loaded = load(&arguments.load.clone().into(), &environment())?;
     if let Some(name) = &arguments.rule {
         let ids = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| &rule.id);
         let wanted = resolve(name, ids, "are loaded")?;

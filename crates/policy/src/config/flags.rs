@@ -10,9 +10,9 @@ use super::otlp;
 use super::settings::{GpuInterval, LogFormat, LogLevel, SamplingInterval, limits};
 use crate::model::Mode;
 
-/// Settings from the command line.
+/// What decides which rules are loaded, and what they may do.
 #[derive(Clone, Debug, Default, Args)]
-pub struct RunFlags {
+pub struct LoadFlags {
     /// Configuration file (YAML) [default: /etc/umawarden/umawarden.yaml if it exists].
     ///
     /// Not needed: everything has a default. Keys are named like the flags:
@@ -35,6 +35,14 @@ pub struct RunFlags {
     /// `rule_files` of the configuration file. `umawarden rules check` checks files.
     #[arg(long, value_name = "PATH")]
     pub rules: Vec<PathBuf>,
+}
+
+/// Settings from the command line.
+#[derive(Clone, Debug, Default, Args)]
+pub struct RunFlags {
+    /// The configuration and the rules.
+    #[command(flatten)]
+    pub load: LoadFlags,
 
     /// How often memory is read: auto, or always the same, 10ms to 1s [default: auto].
     ///
@@ -198,6 +206,12 @@ pub struct RunFlags {
     /// Form of log lines [default: text].
     #[arg(long = "log.format", value_name = "FORMAT", value_enum)]
     pub log_format: Option<LogFormat>,
+}
+
+impl From<LoadFlags> for RunFlags {
+    fn from(load: LoadFlags) -> Self {
+        Self { load, ..Self::default() }
+    }
 }
 
 /// [`Mode`] as a flag.

@@ -111,7 +111,11 @@ pub fn environment() -> Environment {
 
 /// Settings and rules from flags, files and the environment. Called again at each reload.
 pub fn load(flags: &RunFlags, environment: &Environment) -> Result<Loaded, LoadError> {
-    let settings = load_settings(flags, environment)?;
+    load_under(load_settings(flags, environment)?)
+}
+
+/// The rules that these settings name, with their overrides.
+pub fn load_under(settings: Settings) -> Result<Loaded, LoadError> {
     let (texts, mut remarks) = read_rules(&settings.rules)?;
     let under = settings.guard_rails.clone();
     let mut rules =
@@ -129,7 +133,7 @@ pub fn load(flags: &RunFlags, environment: &Environment) -> Result<Loaded, LoadE
 
 /// The settings alone.
 pub fn load_settings(flags: &RunFlags, environment: &Environment) -> Result<Settings, LoadError> {
-    let Some(path) = flags.config_file.as_ref().or(environment.config_file.as_ref()) else {
+    let Some(path) = flags.load.config_file.as_ref().or(environment.config_file.as_ref()) else {
         return Ok(Settings::merge(flags, FileSettings::default(), Path::new(""), environment));
     };
     let source = read_text(path).map_err(|error| LoadError::Unreadable(vec![error]))?;

@@ -2,6 +2,7 @@ use std::fs::{create_dir, write};
 use std::os::unix::fs::symlink;
 
 use super::*;
+use crate::config::flags::LoadFlags;
 
 const GOOD: &str = "groups: [{name: g, rules: [{alert: A, expr: uma_memory_free_bytes < 1}]}]";
 
@@ -105,7 +106,7 @@ fn settings_and_rules_are_loaded_together() {
     write(folder.path().join("r.yaml"), GOOD).expect("written");
     let config = folder.path().join("umawarden.yaml");
     write(&config, "mode: enforce\nrule_files: ['*r.yaml', 'none*']\n").expect("written");
-    let flags = RunFlags { config_file: Some(config), ..RunFlags::default() };
+    let flags = LoadFlags { config_file: Some(config), ..LoadFlags::default() }.into();
     let loaded = load(&flags, &Environment::default()).expect("loaded");
     assert_eq!(loaded.settings.mode, crate::model::Mode::Enforce);
     assert_eq!(loaded.rules.groups[0].file, folder.path().join("r.yaml"));
@@ -117,7 +118,9 @@ fn mistakes_and_unreadable_files_are_distinguished() {
     let folder = folder();
     let bad = folder.path().join("bad.yaml");
     write(&bad, "groups: [{nmae: g}]").expect("written");
-    let rules = |paths: &[PathBuf]| RunFlags { rules: paths.to_vec(), ..RunFlags::default() };
+    let rules = |paths: &[PathBuf]| -> RunFlags {
+        LoadFlags { rules: paths.to_vec(), ..LoadFlags::default() }.into()
+    };
     let environment = Environment::default();
     let error = load(&rules(std::slice::from_ref(&bad)), &environment).expect_err("mistakes");
     assert!(matches!(&error, LoadError::Rules(mistakes) if mistakes.0.len() == 2), "{error}");
@@ -140,7 +143,7 @@ fn with_rule_files(entries: &str, rules: &str) -> Result<Loaded, LoadError> {
     write(folder.path().join("shipped"), GOOD.replace("name: g", "name: file")).expect("written");
     let config = folder.path().join("umawarden.yaml");
     write(&config, format!("rule_files: {entries}\n")).expect("written");
-    let flags = RunFlags { config_file: Some(config), ..RunFlags::default() };
+    let flags = LoadFlags { config_file: Some(config), ..LoadFlags::default() }.into();
     load(&flags, &Environment::default())
 }
 

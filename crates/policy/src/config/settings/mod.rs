@@ -347,12 +347,12 @@ impl Settings {
 fn merge_mode(flags: &RunFlags, file: &FileSettings) -> Mode {
     let names_grades = file.enforce.as_ref().is_some_and(|grades| !grades.are_none());
     let of_grades = if names_grades { Mode::Enforce } else { Mode::Observe };
-    flags.mode.map(Mode::from).or(file.mode).unwrap_or(of_grades)
+    flags.load.mode.map(Mode::from).or(file.mode).unwrap_or(of_grades)
 }
 
 fn merge_rules(flags: &RunFlags, file: &FileSettings, folder: &Path) -> RuleSource {
     match &file.rule_files {
-        _ if !flags.rules.is_empty() => RuleSource::given(&flags.rules),
+        _ if !flags.load.rules.is_empty() => RuleSource::given(&flags.load.rules),
         Some(entries) => RuleSource::written(entries, folder),
         None => RuleSource::shipped(),
     }
