@@ -303,3 +303,33 @@ fn an_export_for_kubernetes_is_an_object_with_a_valid_name() {
         assert_eq!(export(wrong).status.code(), Some(2), "{wrong:?}");
     }
 }
+
+#[test]
+fn an_export_has_the_overrides_and_the_files_of_the_configuration() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("umawarden.yaml");
+    let own = "groups: [{name: own, rules: [{alert: Own, expr: uma_memory_free_bytes < 1e9}]}]";
+    fs::write(folder.path().join("own.yaml"), own).expect("written");
+    let text = "rule_files: [shipped, own.yaml]\nrules:\n  \
+                memory/SwapHidesExhaustion: {severity: page, for: 7m, cooldown: 9m}\n  \
+                memory/MemoryPressureFull: {cooldown: 9m}\n";
+    fs::write(&config, text).expect("written");
+    let config = config.to_str().expect("UTF-8");
+    for kubernetes in [&[][..], &["--kubernetes"]] {
+        let arguments = [&["--config.file", config][..], kubernetes].concat();
+        let text = exported(&arguments);
+        let rule = text.split("- alert: ").find(|rule| rule.starts_with("\"SwapHidesExhaustion\""));
+        let rule = rule.expect("exported");
+        assert!(rule.contains("for: 7m") && rule.contains("\"severity\": \"page\""), "{rule}");
+        let place = format!("# Overridden in \"{config}:3\": severity, for.\n");
+        assert!(text.contains(&place), "{text}");
+        assert_eq!(text.matches("Overridden in").count(), 1, "cooldown is of the remedy");
+        assert!(text.contains("\"Own\"") && text.contains("own.yaml"), "{text}");
+        let alone = exported(&[&arguments[..], &["rules/memory.yaml"]].concat());
+        assert!(!alone.contains("\"Own\""), "paths replace rule_files");
+    }
+    // Without the flag nothing is read but the rules.
+    assert!(!exported(&[]).contains("\"severity\": \"page\""));
+    let forced = export(&["--config.file", config, "--output", config, "--force"]);
+    assert_eq!(forced.status.code(), Some(2), "the configuration is never overwritten");
+}

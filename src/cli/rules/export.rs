@@ -13,18 +13,25 @@ use promql_rules::is_label_name;
 
 use super::super::Exit;
 use crate::cli::output::{self, errln};
+use crate::config::flags::LoadFlags;
 use crate::config::measure::duration_within;
-use crate::config::reader::{find_rule_files, load_rules};
+use crate::config::reader::{environment, find_rule_files, load_rules, load_settings, load_under};
 use crate::config::rules::{ExportOptions, is_export, prometheus_object, prometheus_rules};
-use crate::config::settings::{RuleEntry, RuleSource};
+use crate::config::settings::{RuleEntry, RuleSource, Settings};
+use crate::policy::rule::RuleSet;
 
 /// Arguments of `umawarden rules export`.
 #[derive(Debug, Args)]
 #[command(after_help = EXPORT_HELP)]
 pub struct ExportArguments {
-    /// Rule files, folders of *.yaml, or globs [default: the shipped rules].
+    /// Rule files, folders of *.yaml, or globs [default: those of the configuration, else the
+    /// shipped rules].
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
+
+    /// The configuration that overrides rules and names rule files [default: none].
+    #[arg(long = "config.file", value_name = "FILE")]
+    pub config_file: Option<PathBuf>,
 
     /// The output file [default: standard output].
     #[arg(long, short, value_name = "FILE")]
@@ -86,8 +93,12 @@ conditions of a few seconds, so that rules with `export: false` are left out. --
 rules, with their expressions unchanged.
 
   umawarden rules export --output umawarden-alerts.yaml
+  umawarden rules export --config.file /etc/umawarden/umawarden.yaml
   umawarden rules export my-rules/ --by instance,cluster --scrape-interval 5s
   umawarden rules export --kubernetes --namespace monitoring | kubectl apply -f -
+
+With --config.file severity, `for` and `keep_firing_for` are those that `umawarden rules print`
+shows, and a comment says where they are overridden.
 
 A new file or an earlier export is written; any other file is overwritten only with --force, and
 the source of the rules never.
@@ -145,11 +156,43 @@ fn scrape_interval(text: &str) -> Result<Duration, String> {
     duration_within(text, Duration::from_millis(10), Duration::from_secs(3_600))
 }
 
+/// The rules, and what they are read from.
+struct Source {
+    rules: RuleSet,
+    files: Vec<PathBuf>,
+    remarks: Vec<String>,
+}
+
+impl Source {
+    fn read(arguments: &ExportArguments) -> anyhow::Result<Self> {
+        // Groups without an interval keep none.
+        let interval = Duration::ZERO;
+        let (source, rules, remarks) = match &arguments.config_file {
+            None => {
+                let source = RuleSource::given(&arguments.paths);
+                let (rules, remarks) = load_rules(&source, interval)?;
+                (source, rules, remarks)
+            }
+            Some(file) => {
+                let (config_file, rules) = (Some(file.clone()), arguments.paths.clone());
+                let flags = LoadFlags { config_file, rules, mode: None };
+                let settings = load_settings(&flags.into(), &environment())?;
+                let loaded = load_under(Settings { evaluation_interval: interval, ..settings })?;
+                (loaded.settings.rules, loaded.rules, loaded.remarks)
+            }
+        };
+        let paths = find_rule_files(&source).files.into_iter().filter_map(|entry| match entry {
+            RuleEntry::Path(path) => Some(path),
+            RuleEntry::Shipped => None,
+        });
+        let files = paths.chain(arguments.config_file.clone()).collect();
+        Ok(Self { rules, files, remarks })
+    }
+}
+
 /// Runs the command.
 pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
-    let source = RuleSource::given(&arguments.paths);
-    // Groups without an interval keep none.
-    let (rules, remarks) = load_rules(&source, Duration::ZERO)?;
+    let Source { rules, files, remarks } = Source::read(arguments)?;
     for remark in remarks {
         errln!("umawarden: {remark}");
     }
@@ -169,7 +212,7 @@ pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
     };
     match &arguments.output {
         Some(file) => {
-            check_output(file, arguments)?;
+            check_output(file, &files, arguments)?;
             fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
         }
         None => output::print(&text),
@@ -179,7 +222,11 @@ pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
 
 /// Whether the output may be overwritten. An export in place of its own rules would be loaded as
 /// rules without remedies.
-fn check_output(output: &Path, arguments: &ExportArguments) -> anyhow::Result<()> {
+fn check_output(
+    output: &Path,
+    inputs: &[PathBuf],
+    arguments: &ExportArguments,
+) -> anyhow::Result<()> {
     let there = match fs::metadata(output) {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -187,16 +234,11 @@ fn check_output(output: &Path, arguments: &ExportArguments) -> anyhow::Result<()
             return Err(error).with_context(|| format!("cannot read {}", output.display()));
         }
     };
-    let is_it = |path: &PathBuf| {
+    let is_it = |path: &&PathBuf| {
         let same = |found: fs::Metadata| (found.dev(), found.ino()) == (there.dev(), there.ino());
         fs::metadata(path).is_ok_and(same)
     };
-    let inputs = find_rule_files(&RuleSource::given(&arguments.paths)).files.into_iter();
-    let mut inputs = inputs.filter_map(|entry| match entry {
-        RuleEntry::Path(path) => Some(path),
-        RuleEntry::Shipped => None,
-    });
-    if let Some(input) = inputs.find(is_it) {
+    if let Some(input) = inputs.iter().find(is_it) {
         bail!(
             "cannot write {}: the rules are read from there ({}), and their remedies would be \
              lost; name another file",

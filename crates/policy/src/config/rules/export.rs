@@ -10,7 +10,7 @@ use promql_rules::template::Template;
 use crate::config::catalogue::Catalogue;
 use crate::config::measure::written;
 use crate::model::{CLUSTER_LABEL, NODE_LABEL};
-use crate::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
+use crate::policy::rule::{Overridden, Rule, RuleGroup, RuleScope, RuleSet};
 
 /// A range should hold so many scrapes, so that one that is missed does no harm.
 const SCRAPES_IN_A_RANGE: u32 = 4;
@@ -69,7 +69,7 @@ pub fn prometheus_rules(rules: &RuleSet, options: &ExportOptions) -> String {
     out.push_str(if is_empty { "groups: []\n" } else { "groups:\n" });
     for group in &rules.groups {
         match is_left_out(group) {
-            false => write_group(group, options, &mut out),
+            false => write_group(group, rules, options, &mut out),
             true => push(&mut out, format_args!("{} {}.\n", LEFT_OUT, quoted(&group.name))),
         }
     }
@@ -81,7 +81,7 @@ pub(super) fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _written = out.write_fmt(text);
 }
 
-fn write_group(group: &RuleGroup, options: &ExportOptions, out: &mut String) {
+fn write_group(group: &RuleGroup, all: &RuleSet, options: &ExportOptions, out: &mut String) {
     push(out, format_args!("- name: {}\n", quoted(&group.name)));
     let least = options.scrape_interval.unwrap_or_default();
     if !group.interval.is_zero() {
@@ -91,9 +91,22 @@ fn write_group(group: &RuleGroup, options: &ExportOptions, out: &mut String) {
     out.push_str(if is_empty { "  rules: []\n" } else { "  rules:\n" });
     for rule in &group.rules {
         match options.leaves_out(rule) {
-            false => write_rule(rule, options, out),
+            false => {
+                write_overridden(rule, all, out);
+                write_rule(rule, options, out);
+            }
             true => push(out, format_args!("{} {}.\n", ON_NODE_ONLY, quoted(&rule.id.alert))),
         }
+    }
+}
+
+/// Where the configuration has changed what is exported.
+fn write_overridden(rule: &Rule, all: &RuleSet, out: &mut String) {
+    let Some(Overridden { place, keys }) = all.overridden.get(&rule.id) else { return };
+    let keys: Vec<&str> =
+        keys.iter().filter(|key| !key.is_of_remedy()).map(|key| key.name()).collect();
+    if !keys.is_empty() {
+        push(out, format_args!("  # Overridden in {}: {}.\n", quoted(place), keys.join(", ")));
     }
 }
 
