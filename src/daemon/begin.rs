@@ -237,7 +237,7 @@ fn take_orders(
     }
 }
 
-fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
+pub(super) fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
     let setup = EngineSetup {
         procfs: settings.path.procfs.clone(),
         docker: settings.path.docker_sockets.clone(),
@@ -250,7 +250,7 @@ fn watch_engines(settings: &Settings) -> anyhow::Result<EngineWatch> {
     EngineWatch::start(setup).context("cannot start the threads that watch inference engines")
 }
 
-fn watch_holders(settings: &Settings) -> anyhow::Result<HolderWatch> {
+pub(super) fn watch_holders(settings: &Settings) -> anyhow::Result<HolderWatch> {
     let setup = HolderSetup {
         procfs: settings.path.procfs.clone(),
         sysfs: settings.path.sysfs.clone(),
@@ -279,7 +279,7 @@ fn watch_deferred(settings: &Settings) -> anyhow::Result<DeferredWatch> {
 }
 
 /// `None` if the driver is not polled.
-fn watch_gpu(settings: &Settings) -> anyhow::Result<Option<GpuWatch>> {
+pub(super) fn watch_gpu(settings: &Settings) -> anyhow::Result<Option<GpuWatch>> {
     let interval = match settings.gpu.interval {
         GpuInterval::Off => return Ok(None),
         GpuInterval::Auto => None,

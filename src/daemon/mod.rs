@@ -14,6 +14,7 @@ mod cluster;
 mod evicting;
 mod gang_starts;
 mod leases;
+pub mod now;
 mod orders;
 mod otlp;
 mod own;

@@ -375,3 +375,46 @@ fn hostile_rule_files_are_rejected() {
         );
     }
 }
+
+const NOW: &str = "groups:\n- name: g\n  rules:\n  \
+                   - {alert: There, expr: uma_memory_total_bytes > 1, for: 300ms, \
+                   remedy: {steps: [{compact_memory: {}}]}}\n  \
+                   - {alert: Full, expr: uma_memory_free_bytes < 1}\n  \
+                   - {alert: Logged, expr: 'rate(uma_kernel_log_records_total[1m]) > 1'}\n";
+
+#[test]
+fn with_now_rules_that_are_true_on_this_node_are_printed_with_values() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rules = folder.path().join("r.yaml");
+    fs::write(&rules, NOW).expect("written");
+    let rules = rules.to_str().expect("UTF-8");
+    let began = std::time::Instant::now();
+    let output = check(&["--now", rules]);
+    assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", began.elapsed());
+    let found = text(&output);
+    let (_, now) = found.split_once("\nnow, by 3 s of this node: 1 true, 1 false\n").expect("now");
+    let lines: Vec<&str> = now.lines().collect();
+    assert_eq!(lines[0], "  g/There: true, fires after 300ms, its remedy: compact_memory");
+    assert!(lines[1].starts_with("    {} ") && lines[1].ends_with(" GiB"), "{found}");
+    assert!(lines[2].starts_with("  1 rule of which only a daemon knows"), "{found}");
+    assert!(lines[2].ends_with(": g/Logged"), "{found}");
+    let lines = objects(&check(&["--now", "--json", rules]));
+    let now: Vec<&Value> = lines.iter().filter(|line| line["kind"] == "now").collect();
+    assert_eq!((&now[0]["rule"], &now[0]["holds"]), (&"g/There".into(), &Value::Bool(true)));
+    assert!(now[0]["alerts"][0]["value"].as_f64() > Some(1e8), "{now:?}");
+    assert_eq!(now[1]["needs_daemon"], "uma_kernel_log_records_total");
+    assert_eq!(now.len(), 2, "what is false is left out");
+}
+
+#[test]
+fn what_cannot_be_read_now_is_unknown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("proc")).expect("made");
+    fs::write(folder.path().join("r.yaml"), NOW).expect("written");
+    let config = folder.path().join("umawarden.yaml");
+    fs::write(&config, "rule_files: [r.yaml]\npath: {procfs: proc}\n").expect("written");
+    let output = check(&["--now", "--config.file", config.to_str().expect("UTF-8")]);
+    let found = text(&output);
+    assert!(found.contains("now, by 3 s of this node: 0 true, 0 false"), "{found}");
+    assert!(found.contains("  g/There: unknown: ") && found.contains("  g/Full: unknown: "));
+}

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::analysis::{Facts, Never};
+use super::analysis::{Facts, Never, Threshold};
 use super::store::{SeriesId, SeriesStore};
 use super::syntax::{Kind, Node, ValueType};
 use super::{Wanted, analysis, check, eval, literal, parser, rewrite};
@@ -191,6 +191,11 @@ impl Expr {
     /// What can be proven of this expression together with others.
     pub fn facts(&self, known: &dyn KnownSeries) -> Facts {
         Facts::of(&self.root, known)
+    }
+
+    /// The comparison that it is, if it is one of a vector with a number.
+    pub fn threshold(&self) -> Option<Threshold> {
+        analysis::threshold(&self.root)
     }
 
     /// The labels that its results may have; `None` where they are unknown.

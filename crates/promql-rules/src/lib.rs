@@ -26,7 +26,7 @@ mod typing;
 mod vocabulary;
 
 pub use alert::{Alert, AlertRule, AlertState, Alerts};
-pub use analysis::{Effort, Facts, Never};
+pub use analysis::{Effort, Facts, Never, Threshold};
 pub use expr::{
     EvalTime, Evaluated, Expr, ExprError, KnownSeries, Labels, Sample, Value, number, parse,
     unquote,

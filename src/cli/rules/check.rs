@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use super::super::Exit;
 use super::count;
+use super::now::{Now, RuleLine};
 use crate::cli::output;
-use crate::config::flags::LoadFlags;
+use crate::config::flags::{LoadFlags, RunFlags};
 use crate::config::ladder::{BrokenLadder, broken_ladders};
 use crate::config::mistake::{Mistake, SourceText, Style};
 use crate::config::overrides;
@@ -18,7 +19,7 @@ use crate::config::reader::{
 };
 use crate::config::rules::{Examined, examine, parse_rules_alone, parse_rules_under};
 use crate::config::settings::limits::DEFAULT_INTERVAL;
-use crate::config::settings::{RuleSource, Settings};
+use crate::config::settings::{Environment, RuleSource, Settings};
 use crate::config::shipped::shipped_off;
 use crate::daemon::{Missing, missing};
 use crate::model::{ADD_SHIPPED, ShippedRule, off_text};
@@ -41,6 +42,10 @@ pub struct CheckArguments {
     /// It is checked too: the maintenance windows and alerts that it names.
     #[arg(long = "config.file", value_name = "FILE")]
     pub config_file: Option<PathBuf>,
+
+    /// Also observe this node for three seconds, and print which of these rules are true now.
+    #[arg(long)]
+    pub now: bool,
 
     /// One JSON object a line: files, then mistakes, findings and remarks.
     #[arg(long)]
@@ -67,8 +72,18 @@ A rule file has the shape of Prometheus' own, plus `mode` and `remedy`:
 
 Without mistakes it also prints findings: valid rules that cannot be meant, as far as rules and the
 series of this build prove it. These are expressions that can never hold, an aim that is met
-whenever the rule fires, conflicting or repeated rules, unknown labels and label values, and a file
-without rules. Such rules load and run; mistakes keep `umawarden run` from starting.
+whenever the rule fires or while its alert still holds, conflicting or repeated rules, unknown
+labels and label values, and a file without rules. Such rules load and run; mistakes keep
+`umawarden run` from starting.
+
+Conditions are also tried on thirty machines of five sizes, idle, full, loading and in trouble. One
+that is true on each of them is a finding if its remedy acts: it would act at once. An alert that
+always fires is only a remark.
+
+With --now this node is observed as `umawarden run` does, without acting: memory, engines, the
+driver and who uses it. Rules that are true now are printed with their values. They do not change
+the exit code. Ranges reach back three seconds only, and what the kernel log, the journal or other
+nodes say is known to a daemon alone.
 
 `only_in` and `never_in` name maintenance windows, which only a configuration defines: without
 --config.file a remark says that they were not checked, and the exit code does not.
@@ -85,7 +100,14 @@ const PARTIAL: &str = "so many rules that not each was compared with each other"
 
 /// Runs the command.
 pub(super) fn execute(arguments: &CheckArguments) -> anyhow::Result<Exit> {
-    let checked = check(arguments);
+    let mut checked = check(arguments);
+    if let (true, Some(rules)) = (arguments.now, &checked.rules) {
+        let settings = match checked.settings.take() {
+            Some(settings) => settings,
+            None => load_settings(&RunFlags::default(), &Environment::default())?,
+        };
+        checked.now = Some(Now::observe(&settings, rules)?);
+    }
     let mut out = output::stdout();
     let style = if !arguments.json && output::colours_wanted(output::is_terminal()) {
         Style::Coloured
@@ -118,6 +140,10 @@ struct Checked {
     off: Vec<ShippedRule>,
     /// Rules that pass over milder steps under the configuration.
     ladders: Vec<BrokenLadder>,
+    /// What is checked, where it can be read.
+    rules: Option<RuleSet>,
+    settings: Option<Settings>,
+    now: Option<Now>,
 }
 
 /// The content of one file.
@@ -178,6 +204,7 @@ fn check(arguments: &CheckArguments) -> Checked {
         }
     }
     let examined = rules.as_ref().map_or_else(Examined::default, |rules| examine(&texts, rules));
+    remarks.extend(examined.remarks);
     let (mut lacking, mut ladders) = (Vec::new(), Vec::new());
     if let (Some(settings), Some(rules)) = (&configured.settings, &rules) {
         mistakes.extend(unknown_alerts(settings, rules));
@@ -209,6 +236,9 @@ fn check(arguments: &CheckArguments) -> Checked {
             _ => Vec::new(),
         },
         mistakes,
+        rules,
+        settings: configured.settings,
+        now: None,
     }
 }
 
@@ -329,7 +359,7 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
     for unreadable in &checked.unreadable {
         writeln!(out, "{red}{unreadable}{reset}")?;
     }
-    Ok(())
+    checked.now.iter().try_for_each(|now| now.print(out))
 }
 
 fn names(off: &[ShippedRule]) -> Vec<String> {
@@ -349,6 +379,7 @@ enum Line<'c> {
     Finding(&'c Mistake),
     Remark(&'c Mistake),
     Node { what: &'c str, remedy: &'c str, wanted_now: bool },
+    Now(&'c RuleLine),
     Partial { message: &'static str },
     ShippedOff { message: String, rules: Vec<String> },
     BrokenLadder { rule: String, message: String, hint: String },
@@ -373,12 +404,13 @@ fn print_json(checked: &Checked, out: &mut impl Write) -> io::Result<()> {
     let off = off_text(&checked.off)
         .map(|message| Line::ShippedOff { message, rules: names(&checked.off) });
     let lines = files.chain(mistakes).chain(findings).chain(remarks).chain(missing).chain(partial);
+    let now = checked.now.iter().flat_map(Now::lines).map(Line::Now);
     let ladders = checked.ladders.iter().map(|ladder| Line::BrokenLadder {
         rule: ladder.rule.to_string(),
         message: ladder.to_string(),
         hint: ladder.remedy(),
     });
-    let lines = lines.chain(off).chain(ladders);
+    let lines = lines.chain(off).chain(ladders).chain(now);
     for line in lines.chain(unreadable) {
         serde_json::to_writer(&mut *out, &line)?;
         writeln!(out)?;

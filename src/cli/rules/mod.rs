@@ -6,6 +6,7 @@ use super::Exit;
 
 mod check;
 mod export;
+mod now;
 mod print;
 mod report;
 mod test;

@@ -13,6 +13,7 @@ mod shape;
 mod term;
 #[cfg(test)]
 mod tests;
+mod threshold;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ use cases::{Analyzer, Case};
 use order::{Atom, Order};
 pub(super) use shape::shape;
 use term::{Fuel, Scope, Term};
+pub use threshold::Threshold;
+pub(super) use threshold::threshold;
 
 /// The first scope of a second expression.
 const OTHER_SCOPES: u32 = 1 << 16;

@@ -441,3 +441,56 @@ fn proofs_about_generated_expressions_hold_over_generated_series() {
     // So that the above means something.
     assert!(proven.iter().all(|count| *count > 50), "{proven:?}");
 }
+
+/// Whether one value of the same expression passes both, as both are written.
+fn overlaps(one: &str, other: &str) -> bool {
+    let threshold = |text: &str| expr(text).threshold();
+    let (Some(one), Some(other)) = (threshold(one), threshold(other)) else { return false };
+    assert_eq!(one.overlaps(&other), other.overlaps(&one));
+    one.overlaps(&other)
+}
+
+#[test]
+fn thresholds_of_one_expression_are_compared() {
+    for (expr, aim) in [
+        ("free < 10", "free > 5"),
+        ("free < 10", "5 < free"),
+        ("free < 2 * 1024^3", "(free) >= 1024^3"),
+        ("free > 10", "free < 12"),
+        ("free <= 10", "free >= 10"),
+        ("free < 10", "free < 5"),
+        ("free / total < 0.1", "free / total > 0.05"),
+        ("cache{state=\"clean\"} > 7", "cache{state=\"clean\"} <= 8"),
+    ] {
+        assert!(overlaps(expr, aim), "{expr}: {aim}");
+    }
+    for (expr, aim) in [
+        ("free < 10", "free > 10"),
+        ("free < 10", "free >= 10"),
+        ("free <= 10", "free > 10"),
+        ("free < 10", "free > 12"),
+        ("free < 10", "total > 5"),
+        ("free < 10", "free + 1 > 5"),
+        ("free < 10", "free == 5"),
+        ("free < 10", "free > total / 4"),
+        ("free < bool 10", "free > 5"),
+        ("free < 10", "free > 5 and total > 1"),
+        ("free < 0 / 0", "free > 5"),
+        ("cache{state=\"clean\"} > 7", "cache{state=\"dirty\"} < 8"),
+    ] {
+        assert!(!overlaps(expr, aim), "{expr}: {aim}");
+    }
+}
+
+#[test]
+fn a_threshold_has_its_operator_and_place() {
+    for (text, symbol, opposite, number) in [
+        ("free < 2 * 1024^3", "<", ">=", "2 * 1024^3"),
+        ("5 < free", ">", "<=", "5"),
+        ("(free >= (7))", ">=", "<", "(7)"),
+    ] {
+        let found = expr(text).threshold().unwrap();
+        assert_eq!((found.symbol(), found.opposite()), (symbol, opposite), "{text}");
+        assert_eq!(text.get(found.span), Some(number));
+    }
+}

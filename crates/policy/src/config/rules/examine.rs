@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use promql_rules::template::Template;
-use promql_rules::{Effort, ExprError, Facts, did_you_mean};
+use promql_rules::{Effort, ExprError, Facts, Threshold, did_you_mean};
 
+use super::always::Machines;
 use crate::config::catalogue::{LoadedCatalogue, Scoped};
 use crate::config::decode::Findings;
 use crate::config::mistake::{Mistake, SourceText};
@@ -26,6 +27,8 @@ const LABELS_OF_TARGETS: [&str; 2] = ["instance", "job"];
 pub struct Examined {
     /// Each at its place, file by file.
     pub findings: Vec<Mistake>,
+    /// What may well be meant, and should be known: each at its place, file by file.
+    pub remarks: Vec<Mistake>,
     /// Whether there were so many rules that not each could be compared with each.
     pub is_partial: bool,
 }
@@ -33,8 +36,10 @@ pub struct Examined {
 /// Examines rules that were read from these files without a mistake.
 pub fn examine(files: &[SourceText], rules: &RuleSet) -> Examined {
     let known = LoadedCatalogue::new(rules);
+    let machines = Machines::for_rules(rules);
     let mut groups = rules.groups.iter();
     let mut all_findings: Vec<Findings<'_>> = Vec::new();
+    let mut remarks = Vec::new();
     let mut acting: Vec<Acting<'_>> = Vec::new();
     for source in files {
         let mut findings = Findings::new(source);
@@ -52,13 +57,14 @@ pub fn examine(files: &[SourceText], rules: &RuleSet) -> Examined {
         for (node, rule) in written {
             let placed = Placed { rule, node };
             let facts = one_rule(&placed, &known, &mut findings);
+            remarks.extend(always(&placed, &machines, &mut findings));
             acting.extend(Acting::of(placed, facts, all_findings.len()));
         }
         all_findings.push(findings);
     }
     let is_partial = !together(&acting, &mut all_findings);
     let findings = all_findings.into_iter().flat_map(Findings::into_mistakes).collect();
-    Examined { findings, is_partial }
+    Examined { findings, remarks, is_partial }
 }
 
 /// The groups of a file, or of the spec of an object.
@@ -137,9 +143,65 @@ fn one_rule(
         findings
             .add(placed.aim().span.clone(), message)
             .hint("aim at what expr does not say yet, or remove aim: then it is that expr ends");
+    } else {
+        weak_aim(placed, findings);
     }
     reboots_for(placed, findings);
     RuleFacts { expr, aim }
+}
+
+/// Finds an aim that a value meets which the alert still has, where both are comparisons of one
+/// expression with numbers.
+fn weak_aim(placed: &Placed<'_>, findings: &mut Findings<'_>) {
+    let rule = placed.rule;
+    let Some(aim) = aim_of(rule) else { return };
+    let (Some(given), Some(wanted)) = (rule.expr.expr.threshold(), aim.expr.threshold()) else {
+        return;
+    };
+    if !given.overlaps(&wanted) {
+        return;
+    }
+    let number = |query: &Query, threshold: &Threshold| {
+        query.text.get(threshold.span.clone()).unwrap_or_default().to_owned()
+    };
+    let [alert, least] = [number(&rule.expr, &given), number(aim, &wanted)];
+    let message = format!(
+        "this aim is weaker than expr: at {} {least} it is met, and at {} {alert} the alert still \
+         holds",
+        wanted.symbol(),
+        given.symbol()
+    );
+    let hint = format!(
+        "aim at {} {alert} or further, or remove aim: then it is that expr ends",
+        given.opposite()
+    );
+    findings.add(placed.aim().span.clone(), message).hint(hint);
+}
+
+/// Finds conditions that are true on every machine. Where the remedy acts that cannot be meant; an
+/// alert alone may be there to show that alerts arrive.
+fn always(
+    placed: &Placed<'_>,
+    machines: &Machines,
+    findings: &mut Findings<'_>,
+) -> Option<Mistake> {
+    let values = machines.always(placed.rule)?;
+    let span = placed.expr().span.clone();
+    let remedy = placed.rule.remedy.as_ref().filter(|_| placed.rule.mode != Some(Mode::Observe));
+    let acting = remedy.and_then(|remedy| remedy.steps.iter().find(|step| touches(step)));
+    let Some(step) = acting else {
+        let message = format!("this alert always fires: expr is true on any machine ({values})");
+        return Some(findings.source().mistake(span, message));
+    };
+    let message = format!(
+        "expr is true on any machine, idle or busy ({values}): {} would act at once",
+        step.name()
+    );
+    findings.add(span, message).hint(
+        "compare with a number that a machine in trouble reaches and a healthy one does not; of a \
+         quotient, 0.1 is ten percent",
+    );
+    None
 }
 
 /// What says that only a reboot helps, or that something hangs. A rule that reads none of it

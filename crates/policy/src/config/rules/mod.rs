@@ -21,11 +21,13 @@ use crate::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
 use rails::{Kind, NameUse};
 
 mod alert;
+mod always;
 mod claims;
 mod empty;
 mod evict;
 mod examine;
 mod export;
+mod machines;
 #[cfg(test)]
 mod object_tests;
 mod places;

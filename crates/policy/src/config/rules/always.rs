@@ -1,0 +1,129 @@
+//! Conditions that are true on every machine.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use promql_rules::{Evaluated, Value};
+
+use super::machines::{Machine, machines, metrics};
+use crate::model::measured_bytes_text;
+use crate::policy::rule::{Rule, RuleScope, RuleSet};
+
+/// The machines that conditions are tried on.
+pub(super) struct Machines {
+    all: Vec<Machine>,
+    /// The metrics that they have.
+    known: BTreeSet<String>,
+}
+
+impl Machines {
+    /// Machines with what these rules read.
+    pub(super) fn for_rules(rules: &RuleSet) -> Self {
+        let all = rules.groups.iter().flat_map(|group| &group.rules);
+        let read = all.flat_map(|rule| rule.expr.expr.reads()).map(|(name, _)| name);
+        Self { all: machines(&read.collect::<BTreeSet<Arc<str>>>()), known: metrics() }
+    }
+
+    /// The values of a condition that is true on every machine, for people; `None` where it is
+    /// false or unknown on any, or reads what these machines do not have.
+    pub(super) fn always(&self, rule: &Rule) -> Option<String> {
+        let read = rule.expr.expr.reads();
+        let is_known = read.iter().all(|(name, _)| self.known.contains(&**name));
+        if rule.scope != RuleScope::Node || !is_known {
+            return None;
+        }
+        let mut values = Vec::new();
+        for Machine { store, at } in &self.all {
+            match rule.expr.expr.evaluate(store, *at) {
+                Ok(Evaluated::Known(Value::Scalar(value))) => values.push(value),
+                Ok(Evaluated::Known(Value::Vector(samples))) if !samples.is_empty() => {
+                    values.extend(samples.iter().map(|sample| sample.value));
+                }
+                _ => return None,
+            }
+        }
+        let Machine { store, at } = self.all.last()?;
+        let is_bytes = rule.expr.expr.trace(&rule.expr.text, store, *at, true).is_bytes;
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let shown = |value: f64| match is_bytes {
+            true => measured_bytes_text(value),
+            false => format!("{}", (value * 1_000.0).round() / 1_000.0),
+        };
+        Some(match least == most {
+            true => shown(least),
+            false => format!("{} to {}", shown(least), shown(most)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::mistake::SourceText;
+    use crate::config::rules::parse_rules;
+    use crate::config::shipped::shipped_rules;
+
+    fn always(expr: &str) -> Option<String> {
+        let text = format!("groups: [{{name: g, rules: [{{alert: A, expr: '{expr}'}}]}}]");
+        let rules = parse_rules(&[SourceText::new("f", text)], Duration::from_secs(1));
+        let rules = rules.unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        Machines::for_rules(&rules).always(&rules.groups[0].rules[0])
+    }
+
+    #[test]
+    fn what_is_true_on_every_machine_is_found_with_its_values() {
+        for (expr, least) in [
+            ("uma_memory_available_bytes / uma_memory_total_bytes < 10", "0."),
+            ("uma_pool_available_bytes{pool=\"host\"} / uma_pool_total_bytes < 10", "0."),
+            ("uma_memory_free_bytes < 1e15", ""),
+            ("rate(uma_memory_oom_kills_total[5m]) >= 0", "0 to 0.411"),
+            ("max_over_time(uma_memory_free_bytes[1s]) > 1", ""),
+            ("uma_pressure_ratio{resource=\"memory\",share=\"full\",window=\"10s\"} < 20", "0 to"),
+            ("vector(1) > 0", "1"),
+            ("time() > bool 0", "1"),
+            ("absent(uma_memory_free_bytes) or uma_memory_total_bytes > 1", ""),
+        ] {
+            let values = always(expr).unwrap_or_else(|| panic!("{expr}"));
+            assert!(values.starts_with(least), "{expr}: {values}");
+        }
+    }
+
+    #[test]
+    fn what_is_false_on_any_machine_or_not_known_is_left_alone() {
+        for expr in [
+            "uma_memory_available_bytes / uma_memory_total_bytes < 0.1",
+            "uma_memory_available_bytes / uma_memory_total_bytes < 0.9",
+            "uma_memory_total_bytes < 400e9",
+            "uma_memory_total_bytes > 100e9",
+            "uma_gpu_driver_responsive == 1",
+            "uma_source_up == 1",
+            "rate(uma_memory_oom_kills_total[5m]) == 0",
+            "rate(uma_memory_oom_kills_total[5m]) > 0",
+            "deriv(uma_memory_free_bytes[10s]) == 0",
+            "uma_memory_verdict{verdict=\"leaked\"} == 1",
+            "vector(time()) % 86400 > 6 * 3600",
+            "vector(time()) % 604800 < 518400",
+            // Engines are modelled by their phases alone.
+            "absent(uma_engine_stuck)",
+            "uma_engine_memory_bytes >= 0",
+            "ALERTS >= 0 or vector(1)",
+        ] {
+            assert_eq!(always(expr), None, "{expr}");
+        }
+    }
+
+    #[test]
+    fn no_shipped_rule_is_always_true_and_many_are_judged() {
+        let rules = parse_rules(&shipped_rules(), Duration::from_secs(1)).unwrap();
+        let machines = Machines::for_rules(&rules);
+        let all = || rules.groups.iter().flat_map(|group| &group.rules);
+        assert!(all().all(|rule| machines.always(rule).is_none()));
+        let is_known = |name: &str| machines.known.contains(name);
+        let judged =
+            all().filter(|rule| rule.expr.expr.reads().iter().all(|(name, _)| is_known(name)));
+        assert!(judged.count() > 30);
+    }
+}
