@@ -269,6 +269,7 @@ pub(super) fn decision_text(decision: &DecisionRecord) -> String {
         (Decision::Act, Mode::Enforce) => decision.deed(),
         (Decision::Act, Mode::Observe) => format!("would {}", decision.deed()),
         (Decision::Hold(HoldReason::NotEnforced), _) => decision.unenforced().unwrap_or_default(),
+        (Decision::Hold(HoldReason::Announced), _) => decision.announced().unwrap_or_default(),
         (Decision::Hold(reason), _) => format!("holds {} ({})", decision.deed(), reason.name()),
     };
     let because: Vec<String> = decision.because.iter().map(evidence_text).collect();

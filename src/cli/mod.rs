@@ -103,6 +103,8 @@ pub enum Command {
     Silence(silence::SilenceArguments),
     /// Approve a decision that waits for it.
     Approve(approve::ApproveArguments),
+    /// Deny a decision that was announced, or that waits for approval.
+    Deny(approve::DenyArguments),
     /// Show remedies that keep missing their aim, and reset their breakers.
     Breaker(breaker::BreakerArguments),
     /// Reboot the machine as configured, through all guard rails; show, cancel, clear.
@@ -187,6 +189,7 @@ impl Arguments {
             Command::Explain(arguments) => explain::execute(&arguments),
             Command::Silence(arguments) => silence::execute(&arguments),
             Command::Approve(arguments) => approve::execute(&arguments),
+            Command::Deny(arguments) => approve::deny(&arguments),
             Command::Breaker(arguments) => breaker::execute(&arguments),
             Command::Reboot(arguments) => reboot::execute(&arguments),
             Command::Pause(arguments) => pause::pause(&arguments),

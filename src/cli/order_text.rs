@@ -12,6 +12,9 @@ pub(super) fn order_text(command: &OperatorCommand) -> String {
         OperatorOrder::Approve { decision, until } => {
             format!("decision #{decision} approved until {until:.0}")
         }
+        OperatorOrder::Deny { decision, until } => {
+            format!("decision #{decision} denied until {until:.0}")
+        }
         OperatorOrder::ResetBreaker { rules } => {
             format!("breaker of {} reset", selector_text(rules))
         }

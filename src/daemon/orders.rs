@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -23,7 +23,7 @@ use crate::model::{
     RuleId, RuleSelector, author, because, remote_author,
 };
 use crate::policy::restarts;
-use crate::policy::status::Status;
+use crate::policy::status::{ApprovalStatus, Status};
 
 /// How long an order waits to be on disk.
 const KEEPING_TAKES: Duration = Duration::from_secs(5);
@@ -43,6 +43,12 @@ const MOST_SILENCES: usize = 256;
 
 /// The default validity of an approval.
 const APPROVAL_LASTS: Duration = Duration::from_secs(600);
+
+/// The default validity of a denial: the day of whoever is at it.
+const DENIAL_LASTS: Duration = Duration::from_secs(12 * 3_600);
+
+/// The longest denial. Questions are read from the journal for as long.
+const LONGEST_DENIAL: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 /// Names in the error for an unknown one.
 const MOST_NAMES: usize = 12;
@@ -132,6 +138,7 @@ impl Orders {
                 OrderKind::Silence { rules, lasts } => self.silence(rules, lasts).await,
                 OrderKind::EndSilence { id } => self.end_silence(id),
                 OrderKind::Approve { decision, lasts } => self.approve(decision, lasts),
+                OrderKind::Deny { decision, lasts } => self.deny(decision, lasts),
                 OrderKind::ResetBreaker { rules } => self.reset_breaker(rules),
                 OrderKind::Reboot { delay, force } => Ok(OperatorOrder::Reboot { delay, force }),
                 OrderKind::CancelReboot => Ok(OperatorOrder::CancelReboot),
@@ -190,19 +197,43 @@ impl Orders {
         decision: DecisionId,
         lasts: Option<Lasts>,
     ) -> Result<OperatorOrder, OrderRefused> {
-        let approvals = &self.status.load().guard.approvals;
-        let Some(pending) = approvals.iter().find(|one| one.asked.decision == decision) else {
-            let ids = approvals.iter().map(|one| one.asked.decision.to_string());
-            let those = others("decisions that do", ids);
-            let text = format!("decision {decision} does not wait for approval{those}");
-            return Err(OrderRefused::NotFound(text));
-        };
+        let pending = self.question(decision)?;
         if let Some(given_by) = &pending.given_by {
             let text = format!("decision {decision} was approved already, by {given_by}");
             return Err(OrderRefused::Conflict(text));
         }
         let until = end(lasts.unwrap_or(Lasts::For(APPROVAL_LASTS)), clock::now().utc)?;
         Ok(OperatorOrder::Approve { decision, until })
+    }
+
+    fn deny(
+        &self,
+        decision: DecisionId,
+        lasts: Option<Lasts>,
+    ) -> Result<OperatorOrder, OrderRefused> {
+        if let Some(denied_by) = self.question(decision)?.denied_by {
+            let text = format!("decision {decision} was denied already, by {denied_by}");
+            return Err(OrderRefused::Conflict(text));
+        }
+        let now = clock::now().utc;
+        let until = end(lasts.unwrap_or(Lasts::For(DENIAL_LASTS)), now)?;
+        if until.duration_since(now) > LONGEST_DENIAL {
+            let text = "duration: a denial lasts at most 7d; a silence lasts longer";
+            return Err(OrderRefused::Unusable(text.to_owned()));
+        }
+        Ok(OperatorOrder::Deny { decision, until })
+    }
+
+    /// The question that people are asked with that decision.
+    fn question(&self, decision: DecisionId) -> Result<ApprovalStatus, OrderRefused> {
+        let approvals = &self.status.load().guard.approvals;
+        let found = approvals.iter().find(|one| one.asked.decision == decision);
+        found.cloned().ok_or_else(|| {
+            let ids = approvals.iter().map(|one| one.asked.decision.to_string());
+            let those = others("decisions that do", ids);
+            let text = format!("decision {decision} does not wait for approval{those}");
+            OrderRefused::NotFound(text)
+        })
     }
 
     fn reset_breaker(&self, rules: RuleChoice) -> Result<OperatorOrder, OrderRefused> {

@@ -95,12 +95,20 @@ impl Search {
         let reader = JournalReader::open(&self.storage)?;
         let now = clock::now();
         let acts = reader.acts(None)?;
+        // A question is denied while it is open, for as long again at most.
         let reach = i64::try_from(LONGEST_APPROVAL_EXPIRES.as_secs()).unwrap_or(i64::MAX);
-        let since = now.utc.checked_sub(reach.seconds()).unwrap_or(Timestamp::MIN);
+        let since = now.utc.checked_sub((2 * reach).seconds()).unwrap_or(Timestamp::MIN);
         let asked = reader.asked_for_approval(since)?;
+        let mut open = Vec::new();
+        for (position, decision) in asked {
+            // Of another boot, or of an alert that has ended since: it is announced anew.
+            let is_over = decision.goes_ahead.is_some()
+                && (position <= begins_after || reader.has_ended_since(&decision)?);
+            open.extend((!is_over).then(|| asked_for(decision)));
+        }
         Ok(Past {
             acts: past_acts(now, begins_after, acts),
-            asked: asked.into_iter().map(asked_for).collect(),
+            asked: open,
             commands: self.journal.operator_memory(now.utc, WRITER_TAKES)?.commands,
             unaccounted_baselines: reader.unaccounted_baselines(&self.boot_id)?,
             restart_states: reader.restarts()?,
@@ -132,7 +140,13 @@ fn past_acts(now: Moment, begins_after: i64, acts: Vec<StoredAct>) -> Vec<PastAc
     acts.into_iter().zip(uptimes).map(|(act, uptime)| act.on_uptime_clock(uptime)).collect()
 }
 
+/// The question of a decision. Its uptime is valid where the decision is of this boot.
 fn asked_for(decision: DecisionRecord) -> PendingApproval {
+    let Moment { utc, uptime } = decision.at;
+    let goes_ahead = decision.goes_ahead.map(|due| {
+        let left = Duration::try_from(due.duration_since(utc)).unwrap_or_default();
+        Moment { utc: due, uptime: uptime.saturating_add(left) }
+    });
     PendingApproval {
         decision: decision.id,
         rule: decision.rule,
@@ -140,7 +154,8 @@ fn asked_for(decision: DecisionRecord) -> PendingApproval {
         step: decision.step,
         action: decision.action,
         target: decision.target,
-        since: decision.at.utc,
+        since: utc,
+        goes_ahead,
     }
 }
 

@@ -11,8 +11,8 @@ use super::thinning::Thinning;
 use crate::journal::JournalError;
 use crate::model::{
     AimCheck, AlertChange, AlertState, DeathReport, Decision, DecisionRecord, Event, EventKind,
-    Evidence, Grade, MemoryState, Mode, Moment, Observation, OperatorCommand, Outcome,
-    OutcomeResult, ProgramEvent, Reading, ReleaseEnd, Source,
+    Evidence, Grade, HoldReason, MemoryState, Mode, Moment, Observation, OperatorCommand, Outcome,
+    OutcomeResult, ProgramEvent, Reading, ReleaseEnd, Source, seconds_text,
 };
 use crate::policy::{Doubt, Step, old_by};
 
@@ -198,6 +198,13 @@ fn decision(decision: &DecisionRecord) {
     let (id, rule, action) = (decision.id, &decision.rule, decision.deed());
     let because = list(&decision.because);
     match (decision.decision, decision.mode) {
+        (Decision::Hold(HoldReason::Announced), mode) => {
+            let text = decision.announced().unwrap_or_default();
+            let left = decision.goes_ahead.map(|due| due.duration_since(decision.at.utc));
+            let left = left.and_then(|left| Duration::try_from(left).ok()).map(seconds_text);
+            let mode = mode.name();
+            tracing::warn!(%id, %rule, mode, left, because, "announced: {text}");
+        }
         (Decision::Hold(reason), _) => {
             let (reason, grade) =
                 (reason.name(), decision.unenforced().map(|_| decision.action.grade()));

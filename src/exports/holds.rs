@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::landing::Escaped;
 use crate::model::{RebootStatus, RuleSelector};
-use crate::policy::status::{GuardStatus, Status};
+use crate::policy::status::{ApprovalStatus, GuardStatus, Status};
 
 /// Writes nothing without a hold.
 pub(super) fn page(html: &mut String, status: &Status) -> fmt::Result {
@@ -61,22 +61,32 @@ fn approvals(html: &mut String, guard: &GuardStatus) -> fmt::Result {
     }
     html.push_str(
         "<h2>Waiting for approval</h2><table>\
-         <tr><th>DecisionRecord<th>Rule<th>Action<th>Lapses<th>Approved by</tr>",
+         <tr><th>Decision<th>Rule<th>Action<th>Goes ahead<th>Lapses<th>Answer</tr>",
     );
     for approval in &guard.approvals {
         let pending = &approval.asked;
         write!(
             html,
-            "<tr><td><code>umawarden approve {}</code><td>{}<td>{}<td>{}<td>{}</tr>",
+            "<tr><td><code>umawarden {} {}</code><td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            if pending.goes_ahead.is_some() { "deny" } else { "approve" },
             pending.decision,
             Escaped(&pending.rule.to_string()),
             Escaped(&pending.action.to_string()),
+            pending.goes_ahead.map_or_else(|| "once approved".to_owned(), |due| time(due.utc)),
             time(approval.lapses),
-            Escaped(approval.given_by.as_deref().unwrap_or("not yet")),
+            Escaped(&answer(approval)),
         )?;
     }
     html.push_str("</table>");
     Ok(())
+}
+
+fn answer(approval: &ApprovalStatus) -> String {
+    match (&approval.given_by, &approval.denied_by) {
+        (Some(by), _) => format!("approved by {by}"),
+        (None, Some(by)) => format!("denied by {by}"),
+        (None, None) => "none yet".to_owned(),
+    }
 }
 
 fn silences(html: &mut String, guard: &GuardStatus) -> fmt::Result {

@@ -74,6 +74,13 @@ pub enum OrderKind {
         /// How long the approval is valid; `None`: the default.
         lasts: Option<Lasts>,
     },
+    /// Denies a decision that waits for approval, or that was announced.
+    Deny {
+        /// That decision.
+        decision: DecisionId,
+        /// How long it is denied; `None`: the default.
+        lasts: Option<Lasts>,
+    },
     /// Closes the circuit breaker of remedies.
     ResetBreaker {
         /// Whose remedies.
@@ -253,10 +260,24 @@ pub(super) fn approval(
     decision: DecisionId,
     body: &[u8],
 ) -> Result<(OrderKind, Attribution), Unreadable> {
+    let (lasts, words) = answer(body)?;
+    Ok((OrderKind::Approve { decision, lasts }, words))
+}
+
+/// Reads the body of a denial.
+pub(super) fn denial(
+    decision: DecisionId,
+    body: &[u8],
+) -> Result<(OrderKind, Attribution), Unreadable> {
+    let (lasts, words) = answer(body)?;
+    Ok((OrderKind::Deny { decision, lasts }, words))
+}
+
+/// How long an answer to a held decision is valid, and who gives it.
+fn answer(body: &[u8]) -> Result<(Option<Lasts>, Attribution), Unreadable> {
     let body: ApprovalBody = read(body)?;
     let words = words(body.author, body.comment)?;
-    let lasts = lasts(body.duration.as_deref(), body.until)?;
-    Ok((OrderKind::Approve { decision, lasts }, words))
+    Ok((lasts(body.duration.as_deref(), body.until)?, words))
 }
 
 /// Reads the body of a reboot, which needs a comment.

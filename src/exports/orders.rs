@@ -93,6 +93,23 @@ pub(super) async fn approve(
     give(&site, read.await).await
 }
 
+/// `DELETE /api/v1/approvals/{decision}`.
+pub(super) async fn deny(
+    State(site): State<Site>,
+    Extension(caller): Extension<Caller>,
+    Path(decision): Path<String>,
+    body: Body,
+) -> Response {
+    let read = async {
+        let by = authenticated(caller)?;
+        let decision = DecisionId(number(&decision, "decision")?);
+        let body = read_short(&site, body).await?;
+        let (kind, words) = order::denial(decision, &body).map_err(refuse)?;
+        Ok((by, kind, words))
+    };
+    give(&site, read.await).await
+}
+
 /// `POST /api/v1/breakers/{rule}/reset`.
 pub(super) async fn reset_breaker(
     State(site): State<Site>,

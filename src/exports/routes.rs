@@ -86,7 +86,7 @@ const OPERATE: Requirement = Requirement::Role(Role::Operate);
 const REMEDY: Requirement = Requirement::Role(Role::Remedy);
 
 /// All routes except the telemetry path. Other requests are refused.
-pub(super) static ROUTES: [Route; 36] = [
+pub(super) static ROUTES: [Route; 37] = [
     Route::get("/", "overview", || get(landing::page)),
     Route::get("/-/healthy", "200 while this node is sampled", || get(probes::healthy)),
     Route::get("/-/ready", "200 after the first sample", || get(probes::ready)),
@@ -154,6 +154,9 @@ pub(super) static ROUTES: [Route; 36] = [
     }),
     Route::get("/api/v1/approvals", "decisions that wait for approval (JSON)", || {
         get(orders::approvals)
+    }),
+    Route::new(Method::DELETE, "/api/v1/approvals/{decision}", OPERATE, "deny a decision", || {
+        delete(orders::deny)
     }),
     Route::new(Method::POST, "/api/v1/approvals/{decision}", REMEDY, "approve a decision", || {
         post(orders::approve)

@@ -168,6 +168,7 @@ fn trace(id: u64, message: &str) -> Trace {
         action: Action::Notify { message: message.to_owned() },
         target: Target::Node,
         approved: None,
+        goes_ahead: None,
         because: Vec::new(),
     }));
     tracer.end().remove(0)

@@ -50,6 +50,7 @@ fn decision(id: u64, seconds: u64, step: usize, decision: Decision) -> DecisionR
         action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
         target: Target::Node,
         approved: None,
+        goes_ahead: None,
         because: vec![
             evidence("uma_memory_free_bytes", Reading::Value(5.0)),
             evidence("uma_memory_cma_free_bytes", Reading::Unsupported),

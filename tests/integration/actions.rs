@@ -33,6 +33,7 @@ pub fn decision(action: Action) -> DecisionRecord {
         action,
         target: Target::Node,
         approved: None,
+        goes_ahead: None,
         because: Vec::new(),
     }
 }

@@ -159,6 +159,7 @@ fn decision(target: EngineTarget, allow: &[CachePermission]) -> DecisionRecord {
         action: Action::EmptyCache { engine: target.name.to_string(), allow },
         target: Target::Engine(Box::new(target)),
         approved: None,
+        goes_ahead: None,
         because: Vec::new(),
     }
 }

@@ -209,6 +209,7 @@ impl Bench {
             },
             target: Target::Engine(Box::new(target)),
             approved: None,
+            goes_ahead: None,
             because: Vec::new(),
         }
     }

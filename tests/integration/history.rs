@@ -62,6 +62,7 @@ fn fill(dir: &Path) -> Journal {
         action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
         target: Target::Node,
         approved: None,
+        goes_ahead: None,
         because: evidence(1.2),
     };
     let decision = Decision::Hold(HoldReason::Cooldown);

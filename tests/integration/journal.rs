@@ -42,6 +42,7 @@ fn decision(id: DecisionId) -> DecisionRecord {
         action: Action::CompactMemory,
         target: Target::Node,
         approved: None,
+        goes_ahead: None,
         because: Vec::new(),
     }
 }

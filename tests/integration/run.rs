@@ -2,6 +2,7 @@
 
 mod acting;
 mod alertmanager;
+mod announced;
 mod black_box;
 pub mod brake;
 mod empty_cache;

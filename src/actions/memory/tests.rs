@@ -25,6 +25,7 @@ fn act(action: Action) -> Act {
         action,
         target: Target::Node,
         approved: None,
+        goes_ahead: None,
         because: Vec::new(),
     };
     Act::of(decision).unwrap()

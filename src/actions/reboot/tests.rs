@@ -28,6 +28,7 @@ fn decision(act: RebootAct) -> DecisionRecord {
         action: Action::Reboot(Box::new(act)),
         target: Target::Node,
         approved: None,
+        goes_ahead: None,
         because: Vec::new(),
     }
 }

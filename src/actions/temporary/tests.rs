@@ -122,6 +122,7 @@ fn decision(id: u64, action: Action) -> DecisionRecord {
         target: action.target(),
         action,
         approved: None,
+        goes_ahead: None,
         because: Vec::new(),
     }
 }

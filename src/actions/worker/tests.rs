@@ -28,6 +28,7 @@ fn decision(id: u64) -> DecisionRecord {
         action: Action::CompactMemory,
         target: Target::Node,
         approved: None,
+        goes_ahead: None,
         because: Vec::new(),
     }
 }

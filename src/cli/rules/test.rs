@@ -87,6 +87,7 @@ people order is part of it too:
       pauses: [{from: 1h, to: 2h}]                  # and what happens when, since the beginning:
       silences: [{from: 3h, to: 4h, rule: Fragmented}]
       approvals: [{at: 12m, rule: Fragmented, step: 0, expires: 2m}]
+      denials: [{at: 13m, rule: Fragmented}]
       breaker_resets: [{at: 5h, rule: Fragmented}]
       journal_readable_from: 10s
 

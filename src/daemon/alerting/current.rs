@@ -106,7 +106,7 @@ impl CurrentAlerts {
                 (format!("{}: would {}", decision.rule, decision.deed()), "")
             }
             (Decision::Hold(reason), _) => {
-                let what = decision.unenforced();
+                let what = decision.announced().or_else(|| decision.unenforced());
                 let what = what.unwrap_or_else(|| format!("holds {}", decision.deed()));
                 (format!("{}: {what}", decision.rule), reason.name())
             }

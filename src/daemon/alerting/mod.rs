@@ -184,7 +184,8 @@ impl Alerting {
     pub(super) fn decided(&self, decision: &DecisionRecord) {
         let is_sent = match self.which {
             SentDecisions::None => false,
-            SentDecisions::Acts => decision.is_act(),
+            // An announced act can be denied only by somebody who knows of it.
+            SentDecisions::Acts => decision.is_act() || decision.goes_ahead.is_some(),
             SentDecisions::All => true,
         };
         if let Some(to) = self.to.as_ref().filter(|_| is_sent)

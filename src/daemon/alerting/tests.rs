@@ -60,6 +60,7 @@ fn decision(decision: Decision, mode: Mode) -> DecisionRecord {
         action: Action::CompactMemory,
         target: Target::Node,
         approved: None,
+        goes_ahead: None,
         because: vec![Evidence { series: "x".to_owned(), value: Reading::Value(2.0) }],
     }
 }
@@ -89,6 +90,19 @@ fn firing_alerts_are_sent_until_they_end_and_their_end_for_a_while() {
     assert_eq!(current.counts(), [0, 1, 0]);
     current.update(at(over), &rules(Vec::new()));
     assert!(current.outgoing().is_empty());
+}
+
+#[test]
+fn an_announced_act_is_sent_with_its_time_and_the_way_to_deny_it() {
+    let mut current = current();
+    let held = decision(Decision::Hold(HoldReason::Announced), Mode::Enforce);
+    let held = DecisionRecord { goes_ahead: Some(at(600).utc), ..held };
+    assert!(current.decide(at(1), &held));
+    let sent = current.outgoing();
+    assert_eq!(&*sent[0].labels["reason"], "announced");
+    let summary = &sent[0].annotations["summary"];
+    assert!(summary.contains("2027-01-15T08:10:00Z"), "{summary}");
+    assert!(summary.ends_with("unless it is denied: umawarden deny 7"), "{summary}");
 }
 
 #[test]

@@ -69,9 +69,11 @@ fn call_of(daemon: &Daemon, method: &str, path: &str) -> (String, String, &'stat
         ("DELETE", "/api/v1/silences/{id}") => {
             ("/api/v1/silences/1".to_owned(), String::new(), "end_silence")
         }
-        ("POST", "/api/v1/approvals/{decision}") => {
+        // What was denied may be approved all the same.
+        ("DELETE" | "POST", "/api/v1/approvals/{decision}") => {
             let decision = of_api(daemon, "/api/v1/approvals")["approvals"][0]["decision"].clone();
-            (format!("/api/v1/approvals/{decision}"), String::new(), "approve")
+            let written = if method == "POST" { "approve" } else { "deny" };
+            (format!("/api/v1/approvals/{decision}"), String::new(), written)
         }
         ("POST", "/api/v1/breakers/{rule}/reset") => {
             ("/api/v1/breakers/g%2FMisses/reset".to_owned(), String::new(), "reset_breaker")

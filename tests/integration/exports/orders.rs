@@ -26,10 +26,11 @@ const DEATH: &str = r#"{"who": {"name": "chat"}, "exit": {"ended_by": "code", "c
     "killer": {"by": "signal", "signal": 9}, "is_failure": true, "advice": []}"#;
 
 /// Valid calls of all acting routes.
-const ORDERS: [(&str, &str, &str); 9] = [
+const ORDERS: [(&str, &str, &str); 10] = [
     ("POST", "/api/v1/silences", r#"{"rule": "Low", "duration": "1h"}"#),
     ("DELETE", "/api/v1/silences/1", ""),
     ("POST", "/api/v1/approvals/1", ""),
+    ("DELETE", "/api/v1/approvals/1", ""),
     ("POST", "/api/v1/breakers/memory%2FLow/reset", ""),
     ("POST", "/api/v1/pause", ""),
     ("DELETE", "/api/v1/pause", ""),
@@ -37,6 +38,8 @@ const ORDERS: [(&str, &str, &str); 9] = [
     ("PUT", "/api/v1/launches", r#"{"name": "chat", "pid": 4711, "start_ticks": 99}"#),
     ("POST", "/api/v1/deaths", DEATH),
 ];
+
+const DENIAL: (&str, &str, &str) = ("DELETE", "/api/v1/approvals/7", r#"{"duration": "90m"}"#);
 
 /// Sends an order that the daemon completes with `result`; returns its request and the response.
 fn ordered(
@@ -116,6 +119,7 @@ fn orders_over_the_control_socket_carry_the_user_given_by_the_kernel() {
             ("POST", "/api/v1/approvals/7", r#"{"duration": "90m"}"#),
             OrderKind::Approve { decision: DecisionId(7), lasts: Some(lasts) },
         ),
+        (DENIAL, OrderKind::Deny { decision: DecisionId(7), lasts: Some(lasts) }),
         (
             ("POST", "/api/v1/breakers/memory%2FLow/reset", "{}"),
             OrderKind::ResetBreaker { rules: named("memory/Low") },
@@ -137,7 +141,7 @@ fn orders_over_the_control_socket_carry_the_user_given_by_the_kernel() {
         ordered(&mut server, ("POST", "/api/v1/pause", words), Ok(OrderDone::default()));
     assert_eq!(request.name.as_deref(), Some("Alice"));
     assert_eq!(request.comment, "a \"load\" – ü");
-    let (request, _) = ordered(&mut server, ORDERS[6], Ok(OrderDone::default()));
+    let (request, _) = ordered(&mut server, ORDERS[7], Ok(OrderDone::default()));
     assert_eq!((request.kind, &*request.comment), (OrderKind::Note, "dropped caches by hand"));
     let mut stream = server.operator();
     stream.write_all(&order_request("POST", "/api/v1/notes", "{}")).unwrap();
@@ -157,7 +161,7 @@ fn the_status_code_reports_the_result_of_an_order() {
         (OrderRefused::Failed("disk full".to_owned()), 503, "unavailable"),
     ] {
         let text = refused.to_string();
-        let (_, response) = ordered(&mut server, ORDERS[4], Err(refused));
+        let (_, response) = ordered(&mut server, ORDERS[5], Err(refused));
         assert_eq!(response.status, status);
         let response = response.json();
         assert_eq!((&response["errorType"], &response["error"]), (&json!(kind), &json!(text)));
@@ -168,11 +172,11 @@ fn the_status_code_reports_the_result_of_an_order() {
 #[test]
 fn invalid_launch_and_death_reports_are_refused_as_a_whole() {
     let mut server = start();
-    let (request, response) = ordered(&mut server, ORDERS[7], Ok(OrderDone::default()));
+    let (request, response) = ordered(&mut server, ORDERS[8], Ok(OrderDone::default()));
     assert_eq!(response.status, 200);
     let head = ProcessId { pid: 4711, start_ticks: 99 };
     assert_eq!(request.kind, OrderKind::Launched(LaunchedEngine { name: "chat".into(), head }));
-    let (request, _) = ordered(&mut server, ORDERS[8], Ok(OrderDone::default()));
+    let (request, _) = ordered(&mut server, ORDERS[9], Ok(OrderDone::default()));
     let OrderKind::Died(report) = request.kind else { panic!("{request:?}") };
     assert_eq!(report.killer, Killer::Signal { signal: 9, sender: None });
     for (method, target, body, wrong) in [
@@ -318,7 +322,7 @@ fn a_flood_from_the_network_keeps_no_operator_out() {
         // The server may have closed the connection.
         let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n");
     }
-    let (_, response) = ordered(&mut server, ORDERS[4], Ok(OrderDone::default()));
+    let (_, response) = ordered(&mut server, ORDERS[5], Ok(OrderDone::default()));
     assert_eq!(response.status, 200);
     drop(hoard);
     server.end();

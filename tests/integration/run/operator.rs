@@ -14,10 +14,10 @@ use crate::daemon::{Daemon, binary, history, of_kind};
 
 /// Exit code and outputs of a command.
 #[derive(Debug)]
-struct Ended {
-    code: i32,
-    stdout: String,
-    stderr: String,
+pub(super) struct Ended {
+    pub(super) code: i32,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
 }
 
 fn umawarden_as(mut command: Command, storage: &Path, arguments: &[&str]) -> Ended {
@@ -37,12 +37,12 @@ fn umawarden_as(mut command: Command, storage: &Path, arguments: &[&str]) -> End
 }
 
 impl Node {
-    fn order(&self, arguments: &[&str]) -> Ended {
+    pub(super) fn order(&self, arguments: &[&str]) -> Ended {
         umawarden_as(Command::new(binary()), &self.storage(), arguments)
     }
 
     /// An order that must succeed; its JSON.
-    fn ordered(&self, arguments: &[&str]) -> Value {
+    pub(super) fn ordered(&self, arguments: &[&str]) -> Value {
         let ended = self.order(&[arguments, &["--json"]].concat());
         assert_eq!(ended.code, 0, "{ended:?}");
         serde_json::from_str(&ended.stdout).unwrap_or(Value::Null)

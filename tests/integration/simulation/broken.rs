@@ -154,6 +154,7 @@ impl Sequence {
             target: action.target(),
             action,
             approved: None,
+            goes_ahead: None,
             because: vec![evidence],
         });
         self.step.decisions.last_mut().unwrap()

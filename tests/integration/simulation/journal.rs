@@ -8,9 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use umawarden::journal::Entry;
 use umawarden::model::{
-    AimCheck, AlertChange, DecisionId, DecisionRecord, EnginePhase, Event, EventKind, HoldReason,
-    Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct, PastReboots,
-    PastReceived, PendingApproval, ProgramEvent, RestartState,
+    AimCheck, AlertChange, AlertState, DecisionId, DecisionRecord, EnginePhase, Event, EventKind,
+    HoldReason, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct,
+    PastReboots, PastReceived, PendingApproval, ProgramEvent, RestartState,
 };
 use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
@@ -53,6 +53,10 @@ fn approval_for(decision: &DecisionRecord) -> PendingApproval {
         action: decision.action.clone(),
         target: decision.target.clone(),
         since: decision.at.utc,
+        goes_ahead: decision.goes_ahead.map(|utc| {
+            let left = Duration::try_from(utc.duration_since(decision.at.utc)).unwrap_or_default();
+            Moment { utc, uptime: decision.at.uptime + left }
+        }),
     }
 }
 
@@ -164,10 +168,15 @@ impl Kept {
         };
         let moments: Vec<_> = acts.iter().map(moment).collect();
         let acts = acts.iter().zip(on_this_boots_clock(at, &moments));
-        let requests = self
-            .decisions()
-            .filter(|decision| decision.hold_reason() == Some(HoldReason::Approval))
-            .map(approval_for);
+        let requests = self.entries.iter().enumerate().filter_map(|(index, (_, entry))| {
+            let Entry::Decision(decision) = entry else { return None };
+            let is_open = match decision.hold_reason() {
+                Some(HoldReason::Approval) => true,
+                Some(HoldReason::Announced) => index >= begins_at && !self.ended(index, decision),
+                _ => false,
+            };
+            is_open.then(|| approval_for(decision))
+        });
         Some(Past {
             unaccounted_baselines: self.baselines(boot),
             acts: acts.map(|((index, act), ms)| self.past_act(*index, act, ms)).collect(),
@@ -179,6 +188,17 @@ impl Kept {
             loads: Vec::new(),
             lost_before_ms: None,
         })
+    }
+
+    /// Whether an alert of the rule has ended since that entry.
+    fn ended(&self, index: usize, decision: &DecisionRecord) -> bool {
+        let later = self.entries[index..].iter();
+        later
+            .filter_map(|(_, entry)| match entry {
+                Entry::Alert(change) => Some(change),
+                _ => None,
+            })
+            .any(|change| change.rule == decision.rule && change.from == AlertState::Firing)
     }
 
     /// Reported events of kernel log, engines and restarts, each with its boot.

@@ -19,7 +19,8 @@ pub struct People {
 impl People {
     /// They read the decisions of the program.
     pub fn read(&mut self, decision: &DecisionRecord) {
-        if decision.hold_reason() == Some(HoldReason::Approval) {
+        let reason = decision.hold_reason();
+        if matches!(reason, Some(HoldReason::Approval | HoldReason::Announced)) {
             self.requests.push(decision.id);
         }
     }
@@ -40,6 +41,7 @@ impl People {
             }
             2 => OperatorOrder::EndSilence { id: chance.whole(0..=self.silences) },
             3 | 4 => OperatorOrder::ResetBreaker { rules: select(chance, ids) },
+            5 => OperatorOrder::Deny { decision: self.some_question(chance), until },
             _ => OperatorOrder::Approve { decision: self.some_question(chance), until },
         };
         let author = "simulated".to_owned();

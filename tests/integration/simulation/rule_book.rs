@@ -284,7 +284,13 @@ impl Author<'_> {
         if self.chance.once_in(4) {
             let expires = self.beats(&[20, 200]).max(Duration::from_secs(10));
             let expires = expires.min(Duration::from_secs(7 * 86_400));
-            rails.push(format!("require_approval: {{expires: {}}}", spell(expires)));
+            // People have a day at most to deny what goes ahead.
+            let is_announced = self.chance.once_in(2);
+            let (key, most) = match is_announced {
+                true => ("unless_denied_within", Duration::from_secs(86_400)),
+                false => ("expires", expires),
+            };
+            rails.push(format!("require_approval: {{{key}: {}}}", spell(expires.min(most))));
         }
         if self.chance.once_in(4) {
             let misses = self.chance.whole(0..=3);

@@ -254,7 +254,9 @@ impl RuleOverride {
         match key {
             OverrideKey::Cooldown => rails.cooldown = own.cooldown,
             OverrideKey::AtMost => rails.at_most = own.at_most,
-            OverrideKey::RequireApproval => rails.approval = own.approval,
+            OverrideKey::RequireApproval => {
+                (rails.approval, rails.unless_denied) = (own.approval, own.unless_denied);
+            }
             OverrideKey::Breaker => rails.breaker = own.breaker,
             OverrideKey::OnlyIn => rails.only_in.clone_from(&own.only_in),
             OverrideKey::NeverIn => rails.never_in.clone_from(&own.never_in),

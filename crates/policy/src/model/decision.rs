@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
@@ -81,6 +82,10 @@ named! {
         GlobalBudget = "global_budget",
         /// A person must approve it, and has not.
         Approval = "approval",
+        /// It goes ahead at a time that was announced, unless a person denies it before.
+        Announced = "announced",
+        /// A person has denied it.
+        Denied = "denied",
         /// Nobody would start the engine again afterwards, or others would at once.
         NotStartedAgain = "not_started_again",
         /// It is unknown which engine's growth eats the memory.
@@ -163,6 +168,8 @@ impl HoldReason {
             Self::Protected => "the target is protected, or that is unknown",
             Self::GlobalBudget => "guard_rails.budget of all remedies together is used up",
             Self::Approval => "a person must approve (require_approval), and has not",
+            Self::Announced => "it was announced, and goes ahead unless a person denies it in time",
+            Self::Denied => "a person has denied it (umawarden deny)",
             Self::NotStartedAgain => {
                 "umawarden does not start that engine again afterwards: defer its restarts \
                  (umawarden adopt)"
@@ -309,6 +316,9 @@ pub struct DecisionRecord {
     /// The decision, held for want of it, whose approval this act uses up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<DecisionId>,
+    /// When what is held is done after all, unless a person denies it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goes_ahead: Option<Timestamp>,
     /// The values that led to it.
     pub because: Vec<Evidence>,
 }
@@ -332,6 +342,14 @@ impl DecisionRecord {
         (self.hold_reason() == Some(HoldReason::NotEnforced)).then(|| {
             format!("would {}, grade {} is not enforced", self.deed(), self.action.grade())
         })
+    }
+
+    /// What it announces, and how that is denied, if it does.
+    pub fn announced(&self) -> Option<String> {
+        let due = self.goes_ahead?;
+        let will = if self.mode == Mode::Enforce { "will" } else { "would" };
+        let (deed, id) = (self.deed(), self.id);
+        Some(format!("{will} {deed} at {due:.0} unless it is denied: umawarden deny {id}"))
     }
 
     /// What is to be done, and to whom where the action does not say so itself, for people.

@@ -50,6 +50,13 @@ pub enum OperatorOrder {
         /// When the approval lapses if it was not used.
         until: Timestamp,
     },
+    /// An act that a remedy has asked for is not done until then.
+    Deny {
+        /// The decision that was held.
+        decision: DecisionId,
+        /// When it may be asked for again.
+        until: Timestamp,
+    },
     /// A remedy that missed its aim too often may try again.
     ResetBreaker {
         /// Whose remedy.

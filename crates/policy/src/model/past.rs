@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Action, DecisionId, EnginePhase, Mode, OperatorCommand, PastLoad, PastReboots, PastReceived,
-    RestartState, RuleId, Target,
+    Action, DecisionId, EnginePhase, Mode, Moment, OperatorCommand, PastLoad, PastReboots,
+    PastReceived, RestartState, RuleId, Target,
 };
 
 /// Data of earlier runs from the journal. The policy holds until it has them.
@@ -104,4 +104,7 @@ pub struct PendingApproval {
     pub target: Target,
     /// Time of the request, on the wall clock.
     pub since: Timestamp,
+    /// When the action goes ahead unless a person denies it; `None`: a person must approve it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goes_ahead: Option<Moment>,
 }

@@ -56,6 +56,7 @@ impl Proposal<'_> {
             action: self.action.clone(),
             target: self.target.clone(),
             approved: None,
+            goes_ahead: None,
             because: Vec::new(),
         }
     }

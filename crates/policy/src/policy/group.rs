@@ -44,7 +44,7 @@ struct RunningRule {
     is_idle: bool,
     cells: Cells,
     /// What the cells were set to last.
-    published: Option<(RuleState, Option<[bool; 2]>)>,
+    published: Option<(RuleState, Option<[bool; 2]>, i64)>,
     changed: bool,
 }
 
@@ -55,6 +55,8 @@ struct Cells {
     failures: Cell,
     /// For a rule with a remedy: whether its breaker is open, whether it waits for approval.
     guard: Option<[Cell; 2]>,
+    /// For a remedy that goes ahead unless it is denied: when.
+    goes_ahead: Option<Cell>,
 }
 
 /// A rule, the state of its remedy, and labels and value of its alert if that fires.
@@ -196,12 +198,16 @@ impl Group {
         for running in &mut self.rules {
             let mode = running.mode(mode);
             let signs = running.cells.guard.map(|_| guard.signs(&running.rule, mode, now_ms));
-            let current = (running.state(), signs);
+            let goes_ahead = guard.goes_ahead_at(&running.rule.id);
+            let current = (running.state(), signs, goes_ahead);
             if running.published.replace(current) == Some(current) {
                 continue;
             }
             for (cell, sign) in running.cells.guard.iter().flatten().zip(signs.iter().flatten()) {
                 counters.set(*cell, f64::from(*sign));
+            }
+            if let Some(cell) = running.cells.goes_ahead {
+                counters.set(cell, goes_ahead as f64);
             }
             for (state, cell) in RuleState::ALL.iter().zip(running.cells.states) {
                 counters.set(cell, f64::from(*state == current.0));
@@ -286,11 +292,17 @@ impl Cells {
             ["uma_remedy_breaker_open", "uma_remedy_approval_pending"]
                 .map(|name| counters.cell(store, &SeriesKey::new(name, &labels)))
         });
-        Self { states, failures: counters.cell(store, &failures), guard }
+        let waits = rule.remedy.as_ref().is_some_and(|remedy| remedy.rails.unless_denied);
+        let goes_ahead = waits.then(|| {
+            let name = "uma_remedy_goes_ahead_timestamp_seconds";
+            counters.cell(store, &SeriesKey::new(name, &labels))
+        });
+        Self { states, failures: counters.cell(store, &failures), guard, goes_ahead }
     }
 
     fn retire(&self, counters: &mut Counters) {
-        for cell in self.states.iter().chain([&self.failures]).chain(self.guard.iter().flatten()) {
+        let guard = self.guard.iter().flatten().chain(&self.goes_ahead);
+        for cell in self.states.iter().chain([&self.failures]).chain(guard) {
             counters.retire(*cell);
         }
     }

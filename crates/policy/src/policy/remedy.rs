@@ -156,6 +156,11 @@ impl RemedyState {
         }
     }
 
+    /// Whether it holds for what was announced.
+    fn is_announced(&self) -> bool {
+        matches!(self.holds.current(), Some((HoldReason::Announced, _)))
+    }
+
     /// Whether nothing of it is left to do or to forget while its rule is quiet.
     pub(super) fn is_at_rest(&self) -> bool {
         matches!(self.phase, RemedyPhase::Ready { step: 0, .. }) && self.holds.is_empty()
@@ -192,6 +197,9 @@ impl RemedyState {
             loads.is_some_and(|target| target.processes.first() == Some(server))
         });
         if condition == Condition::Quiet {
+            if self.is_announced() {
+                context.guard.withdraw(&case.rule.id, case.mode);
+            }
             self.holds.release();
             self.end_begun_round(case, context);
             return;
@@ -394,10 +402,14 @@ impl RemedyState {
         context: &mut Context<'_>,
     ) {
         let mut is_news = self.holds.hold((reason, step), context.at.uptime);
-        if reason == HoldReason::Approval {
+        if matches!(reason, HoldReason::Approval | HoldReason::Announced) {
             let aimed = case.aimed(step, context);
-            let asks = |aimed| context.guard.must_ask(&case.proposal(step, &aimed), context.at);
-            is_news = aimed.is_some_and(asks);
+            is_news = aimed.is_some_and(|aimed| {
+                context.guard.must_ask(&case.proposal(step, &aimed), reason, context.at)
+            });
+        }
+        if case.remedy.rails.unless_denied && is_ordered(reason) {
+            context.guard.withdraw(&case.rule.id, case.mode);
         }
         if !is_news {
             return;
@@ -536,7 +548,22 @@ fn decision(
     let (rule, mode) = (&case.rule.id, case.mode);
     let proposal = Proposal { rule, mode, step, action: &action, target: &target };
     let decision = proposal.decide(ruling.decision, context.numbers, context.at);
-    Some(DecisionRecord { approved: ruling.approved, because, ..decision })
+    let is_announced = ruling.decision.hold_reason() == Some(HoldReason::Announced);
+    let within = case.remedy.rails.approval.filter(|_| is_announced);
+    let goes_ahead = within.and_then(|within| context.at.utc.checked_add(within).ok());
+    Some(DecisionRecord { approved: ruling.approved, goes_ahead, because, ..decision })
+}
+
+/// Whether people, or what they have written, hold it: that is as good as a denial.
+fn is_ordered(reason: HoldReason) -> bool {
+    matches!(
+        reason,
+        HoldReason::Paused
+            | HoldReason::Silenced
+            | HoldReason::Inhibited
+            | HoldReason::Maintenance
+            | HoldReason::Protected
+    )
 }
 
 /// The engine whose load an act follows.

@@ -133,6 +133,9 @@ pub struct ApprovalStatus {
     pub lapses: Timestamp,
     /// The person who has given it, if given: it is used at the next chance.
     pub given_by: Option<String>,
+    /// The person who has denied it, if denied: it is not asked for again before it lapses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied_by: Option<String>,
 }
 
 /// A remedy that has missed its aim.

@@ -17,8 +17,15 @@ use crate::model::{
 };
 use crate::policy::guard::GuardRails;
 
-const OWN_KEYS: [&str; 6] =
-    ["enforce", "pauses", "silences", "approvals", "breaker_resets", "journal_readable_from"];
+const OWN_KEYS: [&str; 7] = [
+    "enforce",
+    "pauses",
+    "silences",
+    "approvals",
+    "denials",
+    "breaker_resets",
+    "journal_readable_from",
+];
 
 /// How long what is ordered lasts where the test does not say.
 const DEFAULT_LASTS: Duration = Duration::from_secs(3_600);
@@ -52,6 +59,10 @@ pub(super) enum What {
         step: Option<usize>,
         until: Duration,
     },
+    Deny {
+        step: Option<usize>,
+        until: Duration,
+    },
     ResetBreaker,
     /// What earlier runs did becomes known.
     ReadJournal,
@@ -70,6 +81,7 @@ pub(super) fn guard(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Gu
         ("pauses", pause as fn(&Table<'_>, &mut Findings<'_>) -> Option<Vec<Order>>),
         ("silences", silence),
         ("approvals", approval),
+        ("denials", denial),
         ("breaker_resets", reset),
     ] {
         let what = format!("an entry of {key}");
@@ -98,7 +110,7 @@ fn entry_keys(key: &str) -> &'static [&'static str] {
     match key {
         "pauses" => &["from", "to"],
         "silences" => &["from", "to", "rule"],
-        "approvals" => &["at", "rule", "step", "expires"],
+        "approvals" | "denials" => &["at", "rule", "step", "expires"],
         _ => &["at", "rule"],
     }
 }
@@ -147,7 +159,20 @@ fn silence(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Order>>
 }
 
 fn approval(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Order>> {
-    required(table, "rule", "an entry of approvals", findings)?;
+    answer(table, "an entry of approvals", |step, until| What::Approve { step, until }, findings)
+}
+
+fn denial(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Order>> {
+    answer(table, "an entry of denials", |step, until| What::Deny { step, until }, findings)
+}
+
+fn answer(
+    table: &Table<'_>,
+    what: &str,
+    order: fn(Option<usize>, Duration) -> What,
+    findings: &mut Findings<'_>,
+) -> Option<Vec<Order>> {
+    required(table, "rule", what, findings)?;
     let rule = rule(table, findings)?;
     let at = time(table, "at", Duration::ZERO, findings)?;
     let lasts = time(table, "expires", DEFAULT_LASTS, findings)?;
@@ -160,8 +185,7 @@ fn approval(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Order>
         }
         None => None,
     };
-    let what = What::Approve { step, until: at.saturating_add(lasts) };
-    Some(vec![Order { at, what, rule }])
+    Some(vec![Order { at, what: order(step, at.saturating_add(lasts)), rule }])
 }
 
 fn reset(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Order>> {
@@ -212,6 +236,10 @@ impl Order {
                 decision: self.asked(step, decisions)?,
                 until: instant(until),
             },
+            What::Deny { step, until } => OperatorOrder::Deny {
+                decision: self.asked(step, decisions)?,
+                until: instant(until),
+            },
             What::ResetBreaker => OperatorOrder::ResetBreaker { rules: self.selector() },
         };
         let (author, comment) = ("the test".to_owned(), String::new());
@@ -230,11 +258,13 @@ impl Order {
         }
     }
 
-    /// The last decision of the rule that was held for want of approval.
+    /// The last decision of the rule that was held for want of approval, or announced.
     fn asked(&self, step: Option<usize>, decisions: &[DecisionRecord]) -> Option<DecisionId> {
         let selector = self.selector();
+        let is_asked =
+            |reason| matches!(reason, Some(HoldReason::Approval | HoldReason::Announced));
         let mut held = decisions.iter().rev().filter(|decision| {
-            decision.hold_reason() == Some(HoldReason::Approval) && selector.selects(&decision.rule)
+            is_asked(decision.hold_reason()) && selector.selects(&decision.rule)
         });
         let found = held.find(|decision| step.is_none_or(|step| step == decision.step));
         found.map(|decision| decision.id)

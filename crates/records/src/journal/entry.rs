@@ -122,7 +122,8 @@ impl OperatorRow {
                 row.select(rules);
             }
             OperatorOrder::EndSilence { id } => row.silence = Some(*id),
-            OperatorOrder::Approve { decision, until } => {
+            OperatorOrder::Approve { decision, until }
+            | OperatorOrder::Deny { decision, until } => {
                 row.decision = Some(decision.0);
                 row.until_ms = until.as_millisecond();
             }
@@ -234,7 +235,7 @@ impl Record {
     /// Whether it must not be stored late: the author of an approval that was not stored in time
     /// was informed that it has no effect.
     pub(super) fn is_nothing_if_late(&self) -> bool {
-        matches!(self, Self::Operator(row) if row.decision.is_some())
+        matches!(self, Self::Operator(row) if row.word == "approve")
     }
 
     /// The additional row of an entry about a reboot. An event is found by its kind. JSON is parsed

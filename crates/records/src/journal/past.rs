@@ -11,9 +11,9 @@ use super::reader::{JournalReader, ReadError};
 use super::reboots::{BootLasted, RebootRow, past_reboots};
 use super::timeline::from_json;
 use crate::model::{
-    AimCheck, DecisionId, DecisionRecord, EnginePhase, Event, EventKind, HoldReason, LoadEnd, Mode,
-    Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, PastLoad, PastReboots,
-    PastReceived, ProgramEvent, RestartState, RuleId, RuleSelector,
+    AimCheck, AlertChange, AlertState, DecisionId, DecisionRecord, EnginePhase, Event, EventKind,
+    LoadEnd, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct,
+    PastLoad, PastReboots, PastReceived, ProgramEvent, RestartState, RuleId, RuleSelector,
 };
 
 /// An act of an earlier run.
@@ -121,6 +121,9 @@ const MOST_ACTS_A_RULE: usize = 1_000;
 /// Approval requests that may still be open.
 const MOST_ASKED: i64 = 1_000;
 
+/// Newest changes of a rule's alerts that are searched for its end.
+const MOST_ENDS: i64 = 1_000;
+
 /// Newest breaker resets that are read.
 const MOST_RESETS: i64 = 1_000;
 
@@ -191,22 +194,42 @@ impl JournalReader {
         Ok(resets)
     }
 
-    /// Decisions since a time that were held for an approval, oldest first.
-    pub fn asked_for_approval(&self, since: Timestamp) -> Result<Vec<DecisionRecord>, ReadError> {
-        let sql = "SELECT json FROM decisions WHERE decision = 'hold' AND utc_ms >= ?
-            AND json_extract(json, '$.reason') = 'approval' ORDER BY position DESC LIMIT ?";
-        let read = || -> rusqlite::Result<Vec<String>> {
+    /// Decisions since a time that were held for an approval, or announced, oldest first. Each has
+    /// its position.
+    pub fn asked_for_approval(
+        &self,
+        since: Timestamp,
+    ) -> Result<Vec<(i64, DecisionRecord)>, ReadError> {
+        let sql = "SELECT position, json FROM decisions WHERE decision = 'hold' AND utc_ms >= ?
+            AND json_extract(json, '$.reason') IN ('approval', 'announced')
+            ORDER BY position DESC LIMIT ?";
+        let read = || -> rusqlite::Result<Vec<(i64, DecisionRecord)>> {
             let since = since.as_millisecond();
+            let mut select = self.connection.prepare(sql)?;
+            let rows = select.query_map(params![since, MOST_ASKED], |row| {
+                Ok((row.get(0)?, row.get::<_, String>(1)?))
+            })?;
+            let rows: Vec<(i64, String)> = rows.collect::<rusqlite::Result<_>>()?;
+            let read = rows.iter().rev();
+            Ok(read.filter_map(|(position, json)| Some((*position, from_json(json)?))).collect())
+        };
+        read().map_err(|error| self.failed(error))
+    }
+
+    /// Whether an alert of that rule has ended since a decision of the same boot.
+    pub fn has_ended_since(&self, decision: &DecisionRecord) -> Result<bool, ReadError> {
+        let sql = "SELECT json FROM alerts WHERE rule = ? ORDER BY id DESC LIMIT ?";
+        let read = || -> rusqlite::Result<Vec<String>> {
             self.connection
                 .prepare(sql)?
-                .query_map(params![since, MOST_ASKED], |row| row.get(0))?
+                .query_map(params![decision.rule.to_string(), MOST_ENDS], |row| row.get(0))?
                 .collect()
         };
         let rows = read().map_err(|error| self.failed(error))?;
-        let wants_approval =
-            |decision: &DecisionRecord| decision.hold_reason() == Some(HoldReason::Approval);
-        let read = rows.iter().rev().filter_map(|json| from_json(json));
-        Ok(read.filter(wants_approval).collect())
+        let mut changes = rows.iter().filter_map(|json| from_json::<AlertChange>(json));
+        Ok(changes.any(|change| {
+            change.from == AlertState::Firing && change.at.uptime >= decision.at.uptime
+        }))
     }
 
     /// The unaccounted memory while no engine ran in a boot, in bytes, by memory pool; of the

@@ -329,10 +329,10 @@ pub(super) fn operator_memory(
     now_ms: i64,
 ) -> Result<OperatorMemory, Failure> {
     let failed = |error: rusqlite::Error| Failure::new("reading what people ordered", &error);
-    // Of several approvals of one decision the last one counts, even a lapsed one.
+    // Of several answers to one question the last one counts, even a lapsed one.
     let sql = "SELECT json FROM operator_commands AS given
-        WHERE until_ms > ?1 AND (word = 'silence' OR word = 'approve' AND NOT EXISTS (
-            SELECT 1 FROM operator_commands AS later WHERE later.word = 'approve'
+        WHERE until_ms > ?1 AND (word = 'silence' OR word IN ('approve', 'deny') AND NOT EXISTS (
+            SELECT 1 FROM operator_commands AS later WHERE later.word IN ('approve', 'deny')
             AND later.decision = given.decision AND later.id > given.id))
         ORDER BY id";
     let rows: Vec<String> = connection

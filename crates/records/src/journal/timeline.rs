@@ -28,6 +28,7 @@ pub struct TimelineQuery {
 
 /// One entry of the timeline.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "most of what a reader keeps are decisions")]
 pub enum TimelineItem {
     /// A kernel event.
     Event(StoredEvent),

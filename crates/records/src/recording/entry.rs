@@ -245,7 +245,9 @@ impl Begin {
         }
         self.orders.retain(|command| match &command.order {
             OperatorOrder::Silence { id, until, .. } => *until > now && !ended.contains(id),
-            OperatorOrder::Approve { until, .. } => *until > now,
+            OperatorOrder::Approve { until, .. } | OperatorOrder::Deny { until, .. } => {
+                *until > now
+            }
             OperatorOrder::EndSilence { .. }
             | OperatorOrder::ResetBreaker { .. }
             | OperatorOrder::Reboot { .. }

@@ -110,8 +110,9 @@ impl Checker {
         self.phase_allows(clock, decision, watched)?;
         self.rested(clock, decision, watched)?;
         self.rails_allow(clock, decision, watched, remedy)?;
-        let needs_approval = remedy.rails.approval.is_some();
-        self.people.allow(clock, decision, needs_approval)?;
+        let unless_denied = remedy.rails.unless_denied;
+        let people = remedy.rails.approval.map(|time| (time, unless_denied));
+        self.people.allow(clock, decision, people)?;
         self.brake(clock, decision)?;
         self.fly(clock, decision)?;
         self.settings.act(clock, decision)?;

@@ -432,7 +432,7 @@ impl Checker {
         }
         match decision.decision {
             Decision::Act => self.act(clock, decision)?,
-            Decision::Hold(reason) => self.hold(reason, decision)?,
+            Decision::Hold(reason) => self.hold(clock, reason, decision)?,
         }
         if let Some(watched) = self.rules.get_mut(&decision.rule) {
             watched.decided = Some(clock.at.uptime);
@@ -441,7 +441,12 @@ impl Checker {
     }
 
     /// A hold must have its reason.
-    fn hold(&mut self, reason: HoldReason, decision: &DecisionRecord) -> Result<(), Violation> {
+    fn hold(
+        &mut self,
+        clock: &Clock,
+        reason: HoldReason,
+        decision: &DecisionRecord,
+    ) -> Result<(), Violation> {
         let has_acted = || self.acts.iter().any(|act| act.rule == decision.rule);
         let is_true = match reason {
             HoldReason::Busy => {
@@ -454,8 +459,8 @@ impl Checker {
             HoldReason::BreakerOpen => has_acted(),
             HoldReason::Paused => self.people.have_paused(),
             HoldReason::JournalUnreadable => !self.knows_past,
-            HoldReason::Approval => {
-                self.people.note_request(decision);
+            HoldReason::Approval | HoldReason::Announced => {
+                self.people.note_request(clock, decision);
                 true
             }
             _ => true,

@@ -23,7 +23,11 @@ pub struct People {
 struct ApprovalRequest {
     about: (RuleId, Mode, usize, Action, Target),
     at: Timestamp,
+    /// The time since the run began.
+    now: Duration,
+    is_announced: bool,
     given_until: Option<Timestamp>,
+    denied_until: Option<Timestamp>,
     used_by: Option<DecisionId>,
 }
 
@@ -46,10 +50,17 @@ impl People {
         self.is_paused
     }
 
-    /// A remedy has asked for approval.
-    pub fn note_request(&mut self, decision: &DecisionRecord) {
-        let (about, at) = (about(decision), decision.at.utc);
-        let request = ApprovalRequest { about, at, given_until: None, used_by: None };
+    /// A remedy has asked for approval, or announced an act.
+    pub fn note_request(&mut self, clock: &Clock, decision: &DecisionRecord) {
+        let request = ApprovalRequest {
+            about: about(decision),
+            at: decision.at.utc,
+            now: clock.now,
+            is_announced: decision.goes_ahead.is_some(),
+            given_until: None,
+            denied_until: None,
+            used_by: None,
+        };
         self.requests.insert(decision.id, request);
     }
 
@@ -57,8 +68,10 @@ impl People {
     pub fn has_request(&self, clock: &Clock, rule: &RuleId, mode: Mode, expires: Duration) -> bool {
         self.requests.values().any(|request| {
             let (of_rule, of_mode, ..) = &request.about;
-            let ends = request.at.saturating_add(expires).unwrap_or(Timestamp::MAX);
-            let ends = request.given_until.map_or(ends, |until| until.max(ends));
+            let open = if request.is_announced { 2 * expires } else { expires };
+            let ends = request.at.saturating_add(open).unwrap_or(Timestamp::MAX);
+            let answered = request.given_until.max(request.denied_until);
+            let ends = answered.map_or(ends, |until| until.max(ends));
             of_rule == rule && *of_mode == mode && request.used_by.is_none() && ends > clock.at.utc
         })
     }
@@ -93,7 +106,12 @@ impl People {
                 }
                 OperatorOrder::Approve { decision, until } => {
                     if let Some(request) = self.requests.get_mut(decision) {
-                        request.given_until = Some(*until);
+                        (request.given_until, request.denied_until) = (Some(*until), None);
+                    }
+                }
+                OperatorOrder::Deny { decision, until } => {
+                    if let Some(request) = self.requests.get_mut(decision) {
+                        (request.given_until, request.denied_until) = (None, Some(*until));
                     }
                 }
                 OperatorOrder::ResetBreaker { .. }
@@ -110,7 +128,7 @@ impl People {
         &mut self,
         clock: &Clock,
         decision: &DecisionRecord,
-        needs_approval: bool,
+        people: Option<(Duration, bool)>,
     ) -> Result<(), Violation> {
         if self.is_paused {
             return broken("nothing is done while paused", format!("{decision:?}"));
@@ -123,19 +141,33 @@ impl People {
                 format!("until {until}: {decision:?}"),
             );
         }
-        if needs_approval && !decision.action.is_notice() {
-            return self.use_approval(clock, decision);
+        match people.filter(|_| !decision.action.is_notice()) {
+            Some(people) => self.use_approval(clock, decision, people),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    fn use_approval(&mut self, clock: &Clock, decision: &DecisionRecord) -> Result<(), Violation> {
+    fn use_approval(
+        &mut self,
+        clock: &Clock,
+        decision: &DecisionRecord,
+        (within, unless_denied): (Duration, bool),
+    ) -> Result<(), Violation> {
         let request = decision.approved.and_then(|id| self.requests.get_mut(&id));
         let Some(request) = request else {
             return broken("nothing is done without its approval", format!("{decision:?}"));
         };
         let is_given = request.given_until.is_some_and(|until| until > clock.at.utc);
-        if !is_given || request.about != about(decision) {
+        let is_denied = request.denied_until.is_some_and(|until| until > clock.at.utc);
+        let had_time = clock.now.saturating_sub(request.now) >= within;
+        if unless_denied && request.is_announced && !is_given && request.about == about(decision) {
+            if is_denied {
+                return broken("nothing is done that was denied", format!("{decision:?}"));
+            }
+            if !had_time {
+                return broken("people have their time to deny", format!("{decision:?}"));
+            }
+        } else if !is_given || request.about != about(decision) {
             return broken("an approval covers one act alone", format!("{decision:?}"));
         }
         if let Some(before) = request.used_by.replace(decision.id) {

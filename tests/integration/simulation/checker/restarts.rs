@@ -346,7 +346,7 @@ impl Checker {
         if let Err(why) = self.restarts.has_memory(&deferred.seen, now) {
             return broken("never a start without memory", format!("{why}: {decision:?}"));
         }
-        self.people.allow(clock, decision, false)?;
+        self.people.allow(clock, decision, None)?;
         self.rails_allow_start(clock, decision)?;
         self.fly(clock, decision)?;
         let (name, mark, life) = (Arc::clone(&target.name), Arc::clone(mark), self.restarts.life);

@@ -23,6 +23,9 @@ const LONGEST_COOLDOWN: Duration = Duration::from_secs(86_400);
 /// Less than this is no time for a person.
 const SHORTEST_APPROVAL_EXPIRES: Duration = Duration::from_secs(10);
 
+/// The longest time in which a person may deny what goes ahead otherwise.
+const LONGEST_DENIAL: Duration = Duration::from_secs(86_400);
+
 /// Reads them from the remedy's mapping. Whoever knows the steps says what counts by engine.
 pub(in crate::config) fn read(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Rails> {
     let cooldown = table.duration_or(
@@ -37,7 +40,7 @@ pub(in crate::config) fn read(table: &Table<'_>, findings: &mut Findings<'_>) ->
         |node, findings| at_most(node, "at_most", "at_most: {times: 20, per: 1h}", findings),
         findings,
     );
-    let approval = table.read_or("require_approval", None, approval, findings);
+    let approval = table.read_or("require_approval", (None, false), approval, findings);
     let breaker = table.read_optional("breaker", breaker, findings);
     let only_in = names(table, "only_in", findings);
     let never_in = names(table, "never_in", findings);
@@ -47,11 +50,13 @@ pub(in crate::config) fn read(table: &Table<'_>, findings: &mut Findings<'_>) ->
         findings.add(key.span.clone(), "only_in names no window").hint("remove it");
         return None;
     }
+    let (approval, unless_denied) = approval?;
     Some(Rails {
         cooldown: cooldown?,
         at_most: Some(at_most?),
         by_engine: ByEngine::Nothing,
-        approval: approval?,
+        approval,
+        unless_denied,
         breaker: breaker?,
         only_in: only_in?,
         never_in: never_in?,
@@ -59,7 +64,8 @@ pub(in crate::config) fn read(table: &Table<'_>, findings: &mut Findings<'_>) ->
     })
 }
 
-fn approval(node: &Node, findings: &mut Findings<'_>) -> Option<Option<Duration>> {
+/// How long people have for their answer, and whether the act goes ahead without one.
+fn approval(node: &Node, findings: &mut Findings<'_>) -> Option<(Option<Duration>, bool)> {
     if !matches!(node.content, Content::Map(_)) {
         if node.text().is_none() {
             decode::wrong_kind(node, "require_approval", "true or a mapping", findings)
@@ -67,11 +73,24 @@ fn approval(node: &Node, findings: &mut Findings<'_>) -> Option<Option<Duration>
             return None;
         }
         let wanted = decode::boolean(node, "require_approval", findings)?;
-        return Some(wanted.then_some(DEFAULT_APPROVAL_EXPIRES));
+        return Some((wanted.then_some(DEFAULT_APPROVAL_EXPIRES), false));
     }
-    let table = Table::read(node, "require_approval", &["expires"], findings)?;
+    let keys = ["expires", "unless_denied_within"];
+    let table = Table::read(node, "require_approval", &keys, findings)?;
+    if let (Some(_), Some(key)) = (table.get("expires"), table.key("unless_denied_within")) {
+        findings
+            .add(key.span.clone(), "require_approval has expires and unless_denied_within")
+            .hint("keep expires to wait for a yes, or unless_denied_within to wait for a no");
+        return None;
+    }
+    if table.get("unless_denied_within").is_some() {
+        let (key, least) = ("unless_denied_within", SHORTEST_APPROVAL_EXPIRES);
+        let within = table.duration_or(key, least, least..=LONGEST_DENIAL, findings)?;
+        return Some((Some(within), true));
+    }
     let bounds = SHORTEST_APPROVAL_EXPIRES..=LONGEST_APPROVAL_EXPIRES;
-    table.duration_or("expires", DEFAULT_APPROVAL_EXPIRES, bounds, findings).map(Some)
+    let expires = table.duration_or("expires", DEFAULT_APPROVAL_EXPIRES, bounds, findings)?;
+    Some((Some(expires), false))
 }
 
 /// What a name in a remedy refers to.
@@ -106,4 +125,45 @@ pub(super) fn uses(rule: &Table<'_>) -> Vec<NameUse> {
         named(value).into_iter().map(one).collect()
     });
     used.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::mistake::SourceText;
+    use crate::config::rules::parse_rules;
+
+    fn rails(approval: &str) -> Result<Rails, String> {
+        let text = format!(
+            "groups: [{{name: g, rules: [{{alert: A, expr: uma_memory_free_bytes < 1, remedy: \
+             {{steps: [{{compact_memory: {{}}}}], require_approval: {approval}}}}}]}}]"
+        );
+        let rules = parse_rules(&[SourceText::new("f", text)], Duration::from_secs(1));
+        let rules = rules.map_err(|mistakes| mistakes.to_string())?;
+        Ok(rules.groups[0].rules[0].remedy.clone().unwrap().rails)
+    }
+
+    #[test]
+    fn people_approve_or_deny() {
+        for (written, seconds, unless_denied) in [
+            ("{expires: 10m}", 600, false),
+            ("{unless_denied_within: 10m}", 600, true),
+            ("{unless_denied_within: 10s}", 10, true),
+            ("{unless_denied_within: 1d}", 86_400, true),
+        ] {
+            let rails = rails(written).unwrap();
+            let time = Some(Duration::from_secs(seconds));
+            assert_eq!((rails.approval, rails.unless_denied), (time, unless_denied), "{written}");
+        }
+        for (written, expected) in [
+            ("{unless_denied_within: 9s}", "unless_denied_within"),
+            ("{unless_denied_within: 2d}", "unless_denied_within"),
+            ("{unless_denied_within: soon}", "unless_denied_within"),
+            ("{unless_denied: 10m}", "unknown key"),
+            ("{expires: 1h, unless_denied_within: 10m}", "has expires and unless_denied_within"),
+        ] {
+            let mistake = rails(written).unwrap_err();
+            assert!(mistake.contains(expected), "{written}: {mistake}");
+        }
+    }
 }

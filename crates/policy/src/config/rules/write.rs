@@ -145,13 +145,14 @@ pub fn step_settings(step: &RemedyStep) -> (&'static str, Value) {
 /// Guard rails of a remedy by their keys, without empty ones.
 pub fn rails(rails: &Rails) -> Vec<(&'static str, Value)> {
     let Rails { cooldown, at_most, approval, breaker, only_in, never_in, inhibited_by, .. } = rails;
+    let time_for_people = if rails.unless_denied { "unless_denied_within" } else { "expires" };
     let AtMost { times, per } = at_most.unwrap_or(DEFAULT_AT_MOST);
     let mut all = vec![
         ("cooldown", written(*cooldown).into()),
         ("at_most", json!({"times": times, "per": written(per)})),
     ];
     if let Some(expires) = approval {
-        all.push(("require_approval", json!({"expires": written(*expires)})));
+        all.push(("require_approval", json!({time_for_people: written(*expires)})));
     }
     if let Some(BreakerLimit { misses, reset_after }) = breaker {
         let reset_after = written(reset_after.unwrap_or_default());
@@ -273,7 +274,7 @@ groups:
       inhibited_by: [Other]
   - alert: Other
     expr: uma_memory_free_bytes < 2
-    remedy: {steps: [{stop_engine: {}}, {reboot: {}}]}
+    remedy: {steps: [{reboot: {}}], require_approval: {unless_denied_within: 10m}}
 "#;
         let source = SourceText::new("f", text);
         is_the_same(&parse_rules(&[source], DEFAULT_INTERVAL).unwrap());

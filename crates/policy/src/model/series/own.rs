@@ -319,9 +319,16 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_remedy_approval_pending",
         &["group", "rule"],
-        "1 while the remedy waits for a person to approve an action.",
+        "1 while the remedy waits for a person to approve an action, or to deny one.",
     )
     .flag(),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_remedy_goes_ahead_timestamp_seconds",
+        &["group", "rule"],
+        "Time at which the remedy does what it has announced unless a person denies it \
+         (unless_denied_within), in seconds since 1970; 0 if nothing is announced.",
+    ),
     Metric::gauge(
         Source::Daemon,
         "uma_config_last_reload_successful",

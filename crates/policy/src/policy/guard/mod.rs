@@ -44,8 +44,8 @@ use super::rule::{AtMost, Rule, RuleSet};
 use super::status::{GuardStatus, RuleState, WindowStatus};
 use crate::model::{
     Action, Decision, DecisionId, DecisionRecord, EnginePhase, EngineTarget, Grade, Grades,
-    HoldReason, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, Pause, PendingApproval,
-    RebootSettings, RuleId, Target,
+    HoldReason, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, Pause, RebootSettings,
+    RuleId, Target,
 };
 use approval::Approvals;
 use budget::Acts;
@@ -95,6 +95,9 @@ pub struct Rails {
     pub by_engine: ByEngine,
     /// Time within which a person must approve an act; `None`: no approval is required.
     pub approval: Option<Duration>,
+    /// Instead, the act goes ahead after that time unless a person denies it.
+    #[serde(default)]
+    pub unless_denied: bool,
     /// Instead of the general one.
     pub breaker: Option<BreakerLimit>,
     /// Only while one of these windows is open, if any is named.
@@ -256,6 +259,9 @@ impl Guard {
             OperatorOrder::Approve { decision, until } => {
                 self.approvals.approve(*decision, *until, &command.author, at)
             }
+            OperatorOrder::Deny { decision, until } => {
+                self.approvals.deny(*decision, *until, &command.author, at)
+            }
             OperatorOrder::ResetBreaker { rules } => {
                 let stopped: Vec<RuleId> = self.ledger.rules().cloned().collect();
                 let mut any = false;
@@ -351,23 +357,6 @@ impl Guard {
         None
     }
 
-    /// The approval that covers that, where one is needed: `Ok(None)` where none is.
-    pub(super) fn approval(
-        &self,
-        guarded: &Guarded<'_>,
-        at: Moment,
-    ) -> Result<Option<DecisionId>, HoldReason> {
-        if guarded.rails.approval.is_none() || guarded.proposal.action.is_notice() {
-            return Ok(None);
-        }
-        self.approvals.given(&guarded.proposal, at).map(Some).ok_or(HoldReason::Approval)
-    }
-
-    /// Whether people must be asked to approve of that, since they have not been.
-    pub(super) fn must_ask(&self, proposal: &Proposal<'_>, at: Moment) -> bool {
-        self.approvals.must_ask(proposal, at)
-    }
-
     /// A decision has been made.
     pub(super) fn decided(&mut self, decision: &DecisionRecord, rails: &Rails) {
         let at = decision.at;
@@ -389,18 +378,8 @@ impl Guard {
                 }
                 self.status = None;
             }
-            (Decision::Hold(HoldReason::Approval), Some(expires)) => {
-                let asked = PendingApproval {
-                    decision: decision.id,
-                    rule: decision.rule.clone(),
-                    mode: decision.mode,
-                    step: decision.step,
-                    action: decision.action.clone(),
-                    target: decision.target.clone(),
-                    since: at.utc,
-                };
-                self.approvals.ask(asked, expires, at);
-                self.status = None;
+            (Decision::Hold(HoldReason::Approval | HoldReason::Announced), Some(time)) => {
+                self.ask(decision, time);
             }
             (Decision::Hold(_), _) => {}
         }

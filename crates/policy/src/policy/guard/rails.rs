@@ -1,5 +1,7 @@
 //! What each guard rail says of a remedy, in words.
 
+use std::time::Duration;
+
 use promql_rules::Labels;
 
 use super::{Guard, Guarded, milliseconds};
@@ -51,7 +53,9 @@ impl Guard {
             HoldReason::NoTarget => (!proposal.target.is_possible(), target_text(proposal.target)),
             HoldReason::Busy => self.busy(guarded, at),
             HoldReason::SettingHeld | HoldReason::InForce => return self.setting(reason, guarded),
-            HoldReason::Approval => self.approval_text(guarded, at),
+            HoldReason::Approval | HoldReason::Announced | HoldReason::Denied => {
+                return Some(self.approval_rail(reason, guarded, at));
+            }
             HoldReason::NotEnforced => self.unenforced(guarded),
             HoldReason::AimMet
             | HoldReason::Unknown
@@ -80,12 +84,28 @@ impl Guard {
         Some(Rail { reason, holds, left: None, used: None, detail })
     }
 
-    fn approval_text(&self, guarded: &Guarded<'_>, at: Moment) -> (bool, String) {
-        match self.approval(guarded, at) {
-            Ok(None) => (false, "no approval is required".to_owned()),
-            Ok(Some(decision)) => (false, format!("#{decision} is approved")),
-            Err(_) => (true, "a person must approve, and has not".to_owned()),
-        }
+    fn approval_rail(&self, reason: HoldReason, guarded: &Guarded<'_>, at: Moment) -> Rail {
+        let found = self.approval(guarded, at);
+        let holds = found == Err(reason);
+        let due = self.approvals.goes_ahead_at(guarded.proposal.rule).filter(|_| holds);
+        let left = due.filter(|_| reason == HoldReason::Announced);
+        let left = left.and_then(|due| Duration::try_from(due.duration_since(at.utc)).ok());
+        let detail = match (reason, found) {
+            (HoldReason::Approval, Ok(None)) => "no approval is required".to_owned(),
+            (HoldReason::Approval, Ok(Some(decision))) => format!("#{decision} is approved"),
+            (HoldReason::Approval, Err(HoldReason::Approval)) => {
+                "a person must approve, and has not".to_owned()
+            }
+            (HoldReason::Approval, Err(_)) => "it goes ahead unless it is denied".to_owned(),
+            (HoldReason::Announced, _) if holds => match due {
+                Some(due) => format!("it goes ahead at {due:.0} unless a person denies it"),
+                None => "it has to be announced first".to_owned(),
+            },
+            (HoldReason::Announced, _) => "nothing is announced".to_owned(),
+            _ if holds => "a person has denied it".to_owned(),
+            _ => "nobody has denied it".to_owned(),
+        };
+        Rail { reason, holds, left, used: None, detail }
     }
 
     fn protected(&self, guarded: &Guarded<'_>) -> (bool, String) {
@@ -198,8 +218,8 @@ fn target_text(target: &Target) -> String {
     }
 }
 
-fn duration(milliseconds: i64) -> std::time::Duration {
-    std::time::Duration::from_millis(milliseconds.max(0).unsigned_abs())
+fn duration(milliseconds: i64) -> Duration {
+    Duration::from_millis(milliseconds.max(0).unsigned_abs())
 }
 
 fn budget(

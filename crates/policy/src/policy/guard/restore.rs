@@ -1,9 +1,13 @@
 //! What earlier runs did, brought back: a restart and a reboot reset nothing.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use super::approval::stays_open;
 use super::{DEFAULT_APPROVAL_EXPIRES, Guard};
-use crate::model::{Mode, Moment, OperatorCommand, OperatorOrder, Past, PastAct, RuleId};
+use crate::model::{
+    Mode, Moment, OperatorCommand, OperatorOrder, Past, PastAct, PendingApproval, RuleId,
+};
 
 /// Wall clocks before this (2025) were not set: this program is younger.
 const CLOCK_NOT_SET_BEFORE_MS: i64 = 1_735_689_600_000;
@@ -48,14 +52,17 @@ impl Guard {
         self.awaits_past = false;
         self.lost_before_ms = past.lost_before_ms.or(self.lost_before_ms);
         for (act, ends_round) in past.acts.iter().zip(round_ends(&past.acts)) {
-            self.restore_act(act, ends_round);
+            self.restore_act(act, ends_round && !is_announced_after(act, past));
         }
         for asked in &past.asked {
             if past.acts.iter().any(|act| act.approved == Some(asked.decision)) {
                 continue;
             }
-            let expires = self.own.get(&asked.rule).and_then(|rails| rails.approval);
-            self.approvals.ask(asked.clone(), expires.unwrap_or(DEFAULT_APPROVAL_EXPIRES), at);
+            let time = self.own.get(&asked.rule).and_then(|rails| rails.approval);
+            let time = time.unwrap_or(DEFAULT_APPROVAL_EXPIRES);
+            let open = stays_open(asked.goes_ahead.is_some(), time);
+            let expires = open.max(denied_for(asked, &past.commands));
+            self.approvals.ask(asked.clone(), expires, at);
         }
         for command in standing(&past.commands) {
             // An ended silence needs no report.
@@ -87,18 +94,39 @@ impl Guard {
     }
 }
 
-/// The orders that still count. A later approval of the same decision has taken the place of an
+/// Whether the step after that act was announced: its round is not over.
+fn is_announced_after(act: &PastAct, past: &Past) -> bool {
+    past.asked.iter().any(|asked| {
+        asked.goes_ahead.is_some()
+            && (&asked.rule, asked.mode, asked.step) == (&act.rule, act.mode, act.step + 1)
+            && asked.decision > act.id
+    })
+}
+
+/// How long after a question its denial lasts: it must be known for as long.
+fn denied_for(asked: &PendingApproval, commands: &[OperatorCommand]) -> Duration {
+    let denials = commands.iter().filter_map(|command| match command.order {
+        OperatorOrder::Deny { decision, until } if decision == asked.decision => Some(until),
+        _ => None,
+    });
+    let last = denials.max().map(|until| until.duration_since(asked.since));
+    last.and_then(|lasts| Duration::try_from(lasts).ok()).unwrap_or_default()
+}
+
+/// The orders that still count. A later answer to the same question has taken the place of an
 /// earlier one, even where the later one has lapsed. Resets of breakers are
 /// restored with the acts, which have the order.
 fn standing(commands: &[OperatorCommand]) -> impl Iterator<Item = &OperatorCommand> {
-    let approved = |command: &OperatorCommand| match command.order {
-        OperatorOrder::Approve { decision, .. } => Some(decision),
+    let answered = |command: &OperatorCommand| match command.order {
+        OperatorOrder::Approve { decision, .. } | OperatorOrder::Deny { decision, .. } => {
+            Some(decision)
+        }
         _ => None,
     };
     commands.iter().enumerate().filter_map(move |(place, command)| match command.order {
         OperatorOrder::ResetBreaker { .. } => None,
-        OperatorOrder::Approve { decision, .. } => {
-            let mut later = commands[place + 1..].iter().filter_map(approved);
+        OperatorOrder::Approve { decision, .. } | OperatorOrder::Deny { decision, .. } => {
+            let mut later = commands[place + 1..].iter().filter_map(answered);
             (!later.any(|later| later == decision)).then_some(command)
         }
         _ => Some(command),

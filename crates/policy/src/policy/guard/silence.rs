@@ -43,6 +43,7 @@ impl Silences {
                 Ok(())
             }
             OperatorOrder::Approve { .. }
+            | OperatorOrder::Deny { .. }
             | OperatorOrder::ResetBreaker { .. }
             | OperatorOrder::Reboot { .. }
             | OperatorOrder::CancelReboot

@@ -90,6 +90,7 @@ fn decision(id: u64) -> DecisionRecord {
         action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
         target: Target::Node,
         approved: None,
+        goes_ahead: None,
         because: evidence(1.2),
     }
 }

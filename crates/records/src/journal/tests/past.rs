@@ -144,10 +144,13 @@ fn pending_approvals_are_read_with_their_action() {
     {
         journal.record(&Entry::Decision(held(id, reason)));
     }
+    journal.record(&Entry::Decision(held(102, HoldReason::Announced)));
     journal.close(PATIENCE).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
     let asked = reader.asked_for_approval(moment(50).utc).unwrap();
-    assert_eq!(asked, [held(100, HoldReason::Approval)]);
+    assert_eq!(asked.iter().map(|(_, asked)| asked.id.0).collect::<Vec<_>>(), [100, 102]);
+    assert_eq!(asked[0].1, held(100, HoldReason::Approval));
+    assert!(asked[0].0 < asked[1].0, "by their positions");
 }
 
 #[test]

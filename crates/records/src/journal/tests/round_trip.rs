@@ -228,7 +228,8 @@ proptest! {
         let id = DecisionId(id);
         let decision = DecisionRecord {
             id, at, rule, mode: Mode::Enforce, decision, step, target: action.target(), action,
-            approved: (step % 2 == 1).then_some(DecisionId(3)), because
+            approved: (step % 2 == 1).then_some(DecisionId(3)),
+            goes_ahead: (step % 3 == 1).then_some(at.utc), because
         };
         assert_round_trip(&decision);
     }

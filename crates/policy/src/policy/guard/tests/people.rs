@@ -1,9 +1,10 @@
-//! Silences and approvals.
+//! Silences, approvals and denials.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use proptest::prelude::*;
 
 use crate::model::{
     Action, DecisionId, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult,
@@ -72,6 +73,7 @@ fn asked(decision: u64, rule: &RuleId) -> PendingApproval {
         action: DROP,
         target: Target::Node,
         since: utc(0),
+        goes_ahead: None,
     }
 }
 
@@ -171,9 +173,9 @@ fn a_late_approval_is_refused_with_a_reason() {
 fn an_approval_is_requested_once_and_again_after_it_lapsed() {
     let low = rule("Low");
     let approvals = asking(&low);
-    assert!(!approvals.must_ask(&proposal(&low, 0, &DROP), at(599)));
-    assert!(approvals.must_ask(&proposal(&low, 0, &DROP), at(600)));
-    assert!(approvals.must_ask(&proposal(&low, 1, &DROP), at(1)));
+    assert!(!approvals.must_ask(&proposal(&low, 0, &DROP), false, at(599)));
+    assert!(approvals.must_ask(&proposal(&low, 0, &DROP), false, at(600)));
+    assert!(approvals.must_ask(&proposal(&low, 1, &DROP), false, at(1)));
 }
 
 #[test]
@@ -183,7 +185,7 @@ fn requests_for_approval_of_changing_actions_are_bounded() {
     let mut questions = 0;
     for number in 0..1000 {
         let action = Action::Notify { message: number.to_string() };
-        if approvals.must_ask(&proposal(&low, 0, &action), at(1)) {
+        if approvals.must_ask(&proposal(&low, 0, &action), false, at(1)) {
             questions += 1;
             let asked = PendingApproval { action, ..asked(number, &low) };
             approvals.ask(asked, Duration::from_secs(600), at(1));
@@ -203,8 +205,108 @@ fn requests_from_before_a_clock_change_expire() {
     }
     assert_eq!(approvals.pending(&low), 1, "the last one is answered");
     let other = Action::Notify { message: String::new() };
-    assert!(approvals.must_ask(&proposal(&low, 0, &other), at(1)));
-    assert!(!approvals.must_ask(&proposal(&low, 0, &DROP), at(599)));
-    assert!(approvals.must_ask(&proposal(&low, 0, &DROP), at(600)), "ten minutes are enough");
+    assert!(approvals.must_ask(&proposal(&low, 0, &other), false, at(1)));
+    assert!(!approvals.must_ask(&proposal(&low, 0, &DROP), false, at(599)));
+    assert!(
+        approvals.must_ask(&proposal(&low, 0, &DROP), false, at(600)),
+        "ten minutes are enough"
+    );
     approve(&mut approvals, 19, 4000, 10).unwrap();
+}
+
+const WITHIN: Duration = Duration::from_secs(600);
+
+/// An announcement of the moment 0 that goes ahead after ten minutes.
+fn announced(decision: u64, rule: &RuleId) -> Approvals {
+    let asked = PendingApproval { goes_ahead: Some(at(600)), ..asked(decision, rule) };
+    let mut approvals = Approvals::default();
+    approvals.ask(asked, 2 * WITHIN, at(0));
+    approvals
+}
+
+fn undenied(approvals: &Approvals, rule: &RuleId, now: Moment) -> Option<DecisionId> {
+    approvals.undenied(&proposal(rule, 0, &DROP), WITHIN, now)
+}
+
+fn deny(approvals: &mut Approvals, decision: u64, until: i64, now: i64) -> Result<(), String> {
+    approvals.deny(DecisionId(decision), utc(until), "ada", at(now))
+}
+
+#[test]
+fn an_announced_act_goes_ahead_after_its_time_and_for_as_long_again() {
+    let low = rule("Low");
+    let approvals = announced(7, &low);
+    assert_eq!(undenied(&approvals, &low, at(599)), None);
+    assert_eq!(undenied(&approvals, &low, at(600)), Some(DecisionId(7)));
+    assert_eq!(undenied(&approvals, &low, at(1_199)), Some(DecisionId(7)));
+    assert_eq!(undenied(&approvals, &low, at(1_200)), None, "it must be announced anew");
+    assert!(approvals.must_ask(&proposal(&low, 0, &DROP), true, at(1_200)));
+    assert!(!approvals.must_ask(&proposal(&low, 0, &DROP), true, at(1_199)));
+    let proposal = proposal(&low, 0, &DROP);
+    assert_eq!(approvals.given(&proposal, at(700)), None, "nobody has approved");
+    assert!(approvals.must_ask(&proposal, false, at(1)), "a rule that asks is not answered by it");
+    // Rules that were loaded since allow more time, and never less.
+    assert_eq!(approvals.undenied(&proposal, 2 * WITHIN, at(1_199)), None);
+    assert_eq!(approvals.undenied(&proposal, WITHIN / 2, at(599)), None);
+    assert_eq!(approvals.goes_ahead_at(&low), Some(utc(600)));
+}
+
+#[test]
+fn a_denied_act_is_neither_done_nor_announced_until_the_denial_lapses() {
+    let low = rule("Low");
+    let mut approvals = announced(7, &low);
+    deny(&mut approvals, 7, 5_000, 10).unwrap();
+    assert_eq!(undenied(&approvals, &low, at(700)), None);
+    assert!(approvals.is_denied(&proposal(&low, 0, &DROP), at(4_999)));
+    assert!(!approvals.is_denied(&proposal(&low, 1, &DROP), at(700)), "another step");
+    assert!(!approvals.must_ask(&proposal(&low, 0, &DROP), true, at(4_999)));
+    assert!(approvals.must_ask(&proposal(&low, 0, &DROP), true, at(5_000)));
+    assert_eq!((approvals.pending(&low), approvals.goes_ahead_at(&low)), (0, None));
+    assert!(!approvals.withdraw(&low, Mode::Enforce), "an answer stays");
+    // The last answer counts.
+    approve(&mut approvals, 7, 5_000, 20).unwrap();
+    assert!(!approvals.is_denied(&proposal(&low, 0, &DROP), at(30)));
+    assert_eq!(approvals.given(&proposal(&low, 0, &DROP), at(30)), Some(DecisionId(7)));
+    deny(&mut approvals, 7, 5_000, 40).unwrap();
+    assert_eq!(approvals.given(&proposal(&low, 0, &DROP), at(50)), None);
+    assert!(deny(&mut approvals, 9, 5_000, 40).unwrap_err().contains("decision 9"));
+}
+
+#[test]
+fn a_withdrawn_announcement_goes_ahead_no_more() {
+    let low = rule("Low");
+    let mut approvals = announced(7, &low);
+    assert!(!approvals.withdraw(&rule("High"), Mode::Enforce));
+    assert!(!approvals.withdraw(&low, Mode::Observe));
+    assert!(approvals.withdraw(&low, Mode::Enforce));
+    assert_eq!(undenied(&approvals, &low, at(700)), None);
+    assert!(approvals.must_ask(&proposal(&low, 0, &DROP), true, at(1)));
+    let mut asking = asking(&low);
+    assert!(!asking.withdraw(&low, Mode::Enforce), "a question is no announcement");
+}
+
+proptest! {
+    /// Whatever the wall clock does, people have had their time by the clock that is never set.
+    #[test]
+    fn no_announced_act_goes_ahead_early(jumps in prop::collection::vec(-2_000_i64..2_000, 0..12),
+                                         steps in prop::collection::vec(1_u64..300, 1..12),
+                                         denied_at in prop::option::of(0_usize..12)) {
+        let low = rule("Low");
+        let mut approvals = announced(7, &low);
+        let (mut uptime, mut shift, mut is_denied) = (0_u64, 0_i64, false);
+        for (number, step) in steps.iter().enumerate() {
+            uptime += step;
+            shift += jumps.get(number).copied().unwrap_or_default();
+            let utc = utc(uptime.cast_signed() + shift);
+            let now = Moment { uptime: Duration::from_secs(uptime), utc };
+            if denied_at == Some(number) {
+                let until = now.utc + Duration::from_secs(9_000);
+                is_denied = approvals.deny(DecisionId(7), until, "ada", now).is_ok() || is_denied;
+            }
+            if undenied(&approvals, &low, now).is_some() {
+                prop_assert!((600..1_200).contains(&uptime) && !is_denied, "{now:?}");
+                prop_assert!(now.utc >= self::utc(600), "nor before the time that was announced");
+            }
+        }
+    }
 }

@@ -421,6 +421,7 @@ fn stop(engine: &EngineSeen) -> DecisionRecord {
         },
         target: Target::Engine(Box::new(EngineTarget::from(engine))),
         approved: None,
+        goes_ahead: None,
         because: Vec::new(),
     }
 }

@@ -1,5 +1,6 @@
 //! Guard rails from outside: observations and orders in, suppressed acts out.
 
+mod announced;
 mod limits;
 
 use super::*;
@@ -325,6 +326,7 @@ fn an_approval_that_was_given_before_a_restart_is_used_once_after_it() {
         action: held.action.clone(),
         target: held.target.clone(),
         since: held.at.utc,
+        goes_ahead: None,
     };
     let approve = OperatorOrder::Approve { decision: held.id, until: world.at.utc + seconds(600) };
     let Observation::Operator(command) = order(&world, approve) else { unreachable!() };
