@@ -1,5 +1,6 @@
 //! `umawarden rules test`.
 
+mod coverage;
 mod oracle;
 mod shipped;
 
