@@ -21,7 +21,7 @@ use super::explain::resolve;
 use super::history::{no_journal, past};
 use super::output;
 use super::storage::{StorageArguments, may_be_read};
-use crate::config::flags::RunFlags;
+use crate::config::flags::LoadFlags;
 use crate::config::reader::{Loaded, environment, load};
 use crate::journal::JournalReader;
 use crate::model::{Grade, Mode, RuleId, duration};
@@ -125,12 +125,12 @@ struct Assessed {
 pub fn execute(arguments: &PromoteArguments) -> anyhow::Result<Exit> {
     let dir = arguments.storage.folder()?;
     may_be_read(&dir)?;
-    let flags = RunFlags {
+    let flags = LoadFlags {
         config_file: arguments.storage.config_file.clone(),
         rules: arguments.rule_files.clone(),
-        ..RunFlags::default()
+        mode: None,
     };
-    let loaded = load(&flags, &environment())?;
+    let loaded = load(&flags.clone().into(), &environment())?;
     let in_force = InForce { rules: &loaded.rules, mode: loaded.settings.mode };
     let wanted = Wanted {
         rules: resolved(&arguments.rules, &loaded)?,

@@ -104,6 +104,7 @@ impl World {
             action,
             target,
             approved: None,
+            goes_ahead: None,
             because: vec![
                 evidence("uma_memory_page_cache_bytes{state=\"clean\"}", 4096.0),
                 evidence("uma_engine_growth_bytes{engine=\"llm\"}", 8192.0),

@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow, bail};
 use super::plan::Plan;
 use crate::cli::config::remarks_of;
 use crate::cli::replace::Replacement;
-use crate::config::flags::RunFlags;
+use crate::config::flags::LoadFlags;
 use crate::config::reader::read_text;
 
 /// What was written.
@@ -29,7 +29,7 @@ pub(super) enum Written {
 ///
 /// # Errors
 /// A file cannot be read or written, the result has mistakes, or the file was changed meanwhile.
-pub(super) fn write(flags: &RunFlags, file: &Path, plan: &Plan) -> anyhow::Result<Written> {
+pub(super) fn write(flags: &LoadFlags, file: &Path, plan: &Plan) -> anyhow::Result<Written> {
     // A link stays one.
     let path = fs::canonicalize(file).with_context(|| cannot("read", file))?;
     let source = read_text(&path)?;
@@ -39,10 +39,9 @@ pub(super) fn write(flags: &RunFlags, file: &Path, plan: &Plan) -> anyhow::Resul
     };
     let new = Replacement::write_as_it_is(&path, text.as_bytes())
         .with_context(|| cannot("write beside", &path))?;
-    let before = remarks_of(&RunFlags { config_file: Some(path.clone()), ..flags.clone() });
+    let before = remarks_under(flags, &path);
     let before = before.unwrap_or_default();
-    let checked =
-        remarks_of(&RunFlags { config_file: Some(new.path().to_owned()), ..flags.clone() });
+    let checked = remarks_under(flags, new.path());
     // It is named as it will be.
     let named =
         |text: String| text.replace(&new.path().display().to_string(), &path.display().to_string());
@@ -119,11 +118,17 @@ fn diff(old: &str, new: &str) -> Vec<String> {
     found
 }
 
+/// What `config check` says of a configuration file with these flags.
+fn remarks_under(flags: &LoadFlags, file: &Path) -> Result<Vec<String>, String> {
+    let flags = LoadFlags { config_file: Some(file.to_owned()), ..flags.clone() };
+    remarks_of(&flags.into())
+}
+
 /// The file that is changed: that of the flags, else the package's.
 ///
 /// # Errors
 /// There is none.
-pub(super) fn file(flags: &RunFlags, packaged: Option<&Path>) -> anyhow::Result<PathBuf> {
+pub(super) fn file(flags: &LoadFlags, packaged: Option<&Path>) -> anyhow::Result<PathBuf> {
     flags.config_file.as_deref().or(packaged).map(Path::to_owned).ok_or_else(|| {
         anyhow!("there is no configuration file: name the one of the daemon by --config.file")
     })
@@ -144,7 +149,7 @@ mod tests {
     fn written(folder: &Path, text: &str, grades: &[Grade]) -> anyhow::Result<Written> {
         let file = folder.join("umawarden.yaml");
         fs::write(&file, text).unwrap();
-        write(&RunFlags::default(), &file, &plan(grades))
+        write(&LoadFlags::default(), &file, &plan(grades))
     }
 
     #[test]
@@ -207,7 +212,7 @@ mod tests {
         let (real, link) = (folder.path().join("real.yaml"), folder.path().join("umawarden.yaml"));
         fs::write(&real, "").unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();
-        write(&RunFlags::default(), &link, &plan(&[])).unwrap();
+        write(&LoadFlags::default(), &link, &plan(&[])).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert!(fs::read_to_string(&real).unwrap().contains("mode: enforce"));
     }
