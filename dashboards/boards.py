@@ -138,7 +138,7 @@ def node():
             ("between two samples", "uma_sampling_interval_seconds"),
         ], width=6),
         graph("Sources", "1 where a source answered.", "short", [
-            ("{{source}}", "uma_source_up"),
+            ("{{collector}}", "uma_scrape_collector_success"),
         ], width=6),
     ]
     built = board("umawarden-node", "umawarden: node", "One node of unified memory.", [INSTANCE])

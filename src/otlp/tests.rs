@@ -73,20 +73,22 @@ fn missing_values_and_nan_are_not_sent() {
             ("uma_memory_cached_bytes", &[], Reading::Unsupported),
             ("uma_memory_buffers_bytes", &[], Reading::Failed),
             ("uma_memory_available_bytes", &[], Reading::Value(f64::NAN)),
-            ("uma_source_up", &[("source", "meminfo")], Reading::Value(0.0)),
+            ("uma_scrape_collector_success", &[("collector", "meminfo")], Reading::Value(0.0)),
         ],
     );
     let batch = exporter().batch(&status);
     assert_eq!(batch.1, 2);
     let sent = metrics(&batch);
     let names: Vec<_> = sent.keys().collect();
-    assert_eq!(names, ["uma_memory_free_bytes", "uma_source_up"]);
+    assert_eq!(names, ["uma_memory_free_bytes", "uma_scrape_collector_success"]);
     let (unit, metric::Data::Gauge(gauge)) = &sent["uma_memory_free_bytes"] else { panic!() };
     assert_eq!(unit, "By");
     assert_eq!(gauge.data_points[0].time_unix_nano, 1_000_010 * NANOS);
     assert_eq!(gauge.data_points[0].value, Some(number_data_point::Value::AsDouble(7.0)));
-    let (unit, metric::Data::Gauge(gauge)) = &sent["uma_source_up"] else { panic!() };
-    assert_eq!((&**unit, &*gauge.data_points[0].attributes[0].key), ("", "source"));
+    let (unit, metric::Data::Gauge(gauge)) = &sent["uma_scrape_collector_success"] else {
+        panic!()
+    };
+    assert_eq!((&**unit, &*gauge.data_points[0].attributes[0].key), ("", "collector"));
     let resource = batch.0.resource_metrics[0].resource.clone().unwrap();
     let names: std::collections::BTreeSet<_> =
         resource.attributes.iter().map(|pair| &*pair.key).collect();

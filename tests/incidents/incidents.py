@@ -435,7 +435,7 @@ def oom_storm_with_lost_records(node):
 @incident("meminfo cannot be read for ten seconds during a page-cache flood: rules that need it "
           "are unknown and do not act, and the failed source is reported; afterwards they act.",
           must_act=["umawarden/SourceDown", CACHE_EATS_RESERVE], may_act=[RECLAIM_STORM],
-          shows=['uma_source_up{source="meminfo"} == 0'])
+          shows=['uma_scrape_collector_success{collector="meminfo"} == 0'])
 def a_source_fails(node):
     begin_with_empty_page_cache(node)
     checkpoint = Checkpoint(node)

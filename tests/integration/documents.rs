@@ -33,7 +33,7 @@ fn metrics_md_lists_every_series() {
         "# Metrics\n\nEverything on `/metrics`, and every series that a rule may read. Written from \
          the program's own table.\n\nA series is missing where this kernel or machine does not have \
          it, and where reading it failed: absence is never written as 0. \
-         `uma_source_up` shows which.\n",
+         `uma_scrape_collector_success` shows which.\n",
     );
     for source in Source::ALL {
         let metrics: Vec<_> = METRICS.iter().filter(|metric| metric.source == source).collect();

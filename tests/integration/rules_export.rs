@@ -55,9 +55,9 @@ groups:
       # as it was meant
       uma_memory_free_bytes
         < 5e9   
-        and on() uma_source_up{source="meminfo"} == 1
+        and on() uma_scrape_collector_success{collector="meminfo"} == 1
 
-      or absent(uma_source_up)
+      or absent(uma_scrape_collector_success)
     labels: {kept: own, empty: "", severity: 'it''s'}
     annotations: {summary: "{{ $value | humanize }}\n\tsecond line", yes: "no", number: "1e3\x07\x85"}
     mode: enforce

@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(paths(&mut test, 3), [all; 3]);
         *is_umawarden.lock().unwrap() = true;
         let some = "/metrics?name%5B%5D=uma_memory_contiguous_bytes\
-                    &name%5B%5D=uma_memory_free_bytes&name%5B%5D=uma_source_up";
+                    &name%5B%5D=uma_memory_free_bytes&name%5B%5D=uma_scrape_collector_success";
         assert_eq!(paths(&mut test, 3), [all, some, some]);
         // A proxy before the node may not pass queries.
         *refuses.lock().unwrap() = true;

@@ -13,7 +13,7 @@ use crate::model::{
 const MAX_LABEL_BYTES: usize = 256;
 
 /// The series that shows whether a source of a node is down.
-const SOURCE_UP: &str = "uma_source_up";
+const COLLECTOR_SUCCESS: &str = "uma_scrape_collector_success";
 
 /// The wanted samples of one response.
 #[derive(Debug, Default)]
@@ -89,7 +89,7 @@ impl NodeSamples {
 
     /// Whether this source of the node is down.
     fn is_down(&self, source: &str) -> bool {
-        let up = SeriesKey::new(SOURCE_UP, &[("source", source)]);
+        let up = SeriesKey::new(COLLECTOR_SUCCESS, &[("collector", source)]);
         matches!(self.samples.get(&up), Some(Some(up)) if *up == 0.0)
     }
 }
@@ -159,7 +159,7 @@ impl NodeTable {
     /// The readings without a response: all wanted series are unknown.
     pub(super) fn silent(&mut self, why: &str, took: Duration) -> NodeReadings {
         let is_unknown = |wanted: &&Wanted| {
-            wanted.name.as_ref() != SOURCE_UP
+            wanted.name.as_ref() != COLLECTOR_SUCCESS
                 && !self.keys.iter().any(|key| wanted.is(&key.name, &key.labels))
         };
         let unknown = self.wanted.iter().filter(is_unknown).map(Wanted::series).collect();

@@ -75,7 +75,11 @@ const FREE: &str = "uma_memory_free_bytes";
 
 pub(super) fn wanted() -> Arc<[Wanted]> {
     let name = |name: &str| Wanted { name: name.into(), labels: Vec::new() };
-    Arc::new([name(FREE), name("uma_memory_contiguous_bytes"), name("uma_source_up")])
+    Arc::new([
+        name(FREE),
+        name("uma_memory_contiguous_bytes"),
+        name("uma_scrape_collector_success"),
+    ])
 }
 
 struct Watching {
@@ -269,16 +273,19 @@ fn unreadable_values_of_a_node_are_unknown_and_unsupported_ones_absent() {
     let is = |readings: &NodeReadings, up: bool, reading| {
         matches!(readings.news, NodeNews::Answered { .. })
             && values(readings).iter().any(|(name, value)| {
-                name.contains("uma_source_up") && *value == Reading::Value(f64::from(up))
+                name.contains("uma_scrape_collector_success")
+                    && *value == Reading::Value(f64::from(up))
             })
             && free(readings) == reading
     };
-    *lines.lock().unwrap() = "uma_source_up{source=\"meminfo\"} 0\n".to_owned();
+    *lines.lock().unwrap() = "uma_scrape_collector_success{collector=\"meminfo\"} 0\n".to_owned();
     watching.next(|readings| is(readings, false, Reading::Failed));
-    *lines.lock().unwrap() = "uma_source_up{source=\"meminfo\"} 1\n".to_owned();
+    *lines.lock().unwrap() = "uma_scrape_collector_success{collector=\"meminfo\"} 1\n".to_owned();
     watching.next(|readings| is(readings, true, Reading::Unsupported));
     // One of which nothing was known before its source failed.
-    let down = metrics("uma_source_up{source=\"buddyinfo\"} 0\numa_memory_free_bytes 1\n");
+    let down = metrics(
+        "uma_scrape_collector_success{collector=\"buddyinfo\"} 0\numa_memory_free_bytes 1\n",
+    );
     let readings = Watching::new(settings(&[&down])).values();
     let contiguous = readings.iter().find(|(name, _)| name.contains("contiguous")).unwrap();
     assert_eq!(contiguous.1, Reading::Failed);

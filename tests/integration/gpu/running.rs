@@ -63,7 +63,7 @@ fn is_exported(daemon: &Daemon, name: &str) -> bool {
 }
 
 const RESPONSIVE: &str = "uma_gpu_driver_responsive";
-const UP: &str = "uma_source_up{source=\"gpu\"}";
+const UP: &str = "uma_scrape_collector_success{collector=\"gpu\"}";
 
 #[test]
 fn gb10_discrete_and_mig_machines_are_exported() {

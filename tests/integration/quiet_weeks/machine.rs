@@ -259,7 +259,7 @@ impl Machine {
         add("uma_engine_info", &[("engine", "vllm"), ("kind", "vllm")], 1.0);
         add("uma_engine_evicting", &[("engine", "vllm")], f64::from(plan.phase == "loading"));
         add("uma_memory_verdict", &[("verdict", "in_use")], 1.0);
-        add("uma_source_up", &[("source", "meminfo")], 1.0);
+        add("uma_scrape_collector_success", &[("collector", "meminfo")], 1.0);
         add("uma_guard_rails_restored", &[], 1.0);
     }
 

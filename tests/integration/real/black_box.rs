@@ -10,7 +10,7 @@ use super::enabled;
 use crate::daemon::{Daemon, binary};
 
 const RECORDS: &str = "uma_black_box_records_total";
-const UP: &str = "uma_source_up{source=\"black_box\"}";
+const UP: &str = "uma_scrape_collector_success{collector=\"black_box\"}";
 
 fn succeed(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status().unwrap();

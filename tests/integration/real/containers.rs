@@ -78,7 +78,7 @@ fn real_engines_in_containers_are_found_by_label_and_name_and_probed_in_their_ne
     assert!(found["health_network"].as_str().unwrap().starts_with("net:["), "{found}");
     let within = "it answers at http://127.0.0.1:8000/health within its own network";
     assert_eq!(found["reason"], within);
-    assert_eq!(daemon.metric("uma_source_up{source=\"docker\"}"), 1.0);
+    assert_eq!(daemon.metric("uma_scrape_collector_success{collector=\"docker\"}"), 1.0);
     assert_eq!(daemon.metric("uma_containers"), 1.0);
     // One that starts while Docker is watched, in the network of its host.
     start(&dockerd, "later-llm", "host", "app=other");
@@ -87,8 +87,9 @@ fn real_engines_in_containers_are_found_by_label_and_name_and_probed_in_their_ne
     assert_eq!(found["container_name"], "later-llm");
     assert_eq!(found["health_network"], Value::Null);
     drop(dockerd);
-    daemon
-        .wait_until("reported", |daemon| daemon.metric("uma_source_up{source=\"docker\"}") == 0.0);
+    daemon.wait_until("reported", |daemon| {
+        daemon.metric("uma_scrape_collector_success{collector=\"docker\"}") == 0.0
+    });
     std::thread::sleep(Duration::from_secs(1));
     daemon.terminate();
 }

@@ -80,8 +80,18 @@ fn an_unreadable_process_is_skipped_and_delays_no_shutdown() {
     // A scan that takes 10 s counts as a failed source.
     let until = Instant::now() + Duration::from_secs(15);
     while Instant::now() < until {
-        assert_eq!(daemon.metric("uma_source_up{source=\"engines\"}"), 1.0, "{}", daemon.log());
-        assert_eq!(daemon.metric("uma_source_up{source=\"holders\"}"), 1.0, "{}", daemon.log());
+        assert_eq!(
+            daemon.metric("uma_scrape_collector_success{collector=\"engines\"}"),
+            1.0,
+            "{}",
+            daemon.log()
+        );
+        assert_eq!(
+            daemon.metric("uma_scrape_collector_success{collector=\"holders\"}"),
+            1.0,
+            "{}",
+            daemon.log()
+        );
         std::thread::sleep(Duration::from_millis(500));
     }
     assert!(hanging.hangs(), "it hangs still");

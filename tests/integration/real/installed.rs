@@ -262,7 +262,7 @@ fn observes(system: &System) {
     let metrics = system.scrape();
     for line in [
         "uma_mode{mode=\"observe\"} 1",
-        "uma_source_up{source=\"kernel_log\"} 1",
+        "uma_scrape_collector_success{collector=\"kernel_log\"} 1",
         "uma_journal_up 1",
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");

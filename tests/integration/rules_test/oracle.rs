@@ -27,8 +27,8 @@ const SERIES: [&str; 11] = [
     "uma_swap_out_pages_total",
     "uma_kernel_events_total{event=\"xid\"}",
     "uma_kernel_events_total{event=\"oom_kill\"}",
-    "uma_source_up{source=\"meminfo\"}",
-    "{\"uma_source_up\", source=\"numa\"}",
+    "uma_scrape_collector_success{collector=\"meminfo\"}",
+    "{\"uma_scrape_collector_success\", collector=\"numa\"}",
     "node_foreign:ratio{job=\"x y\",empty=\"\"}",
 ];
 
@@ -57,7 +57,7 @@ fn expression(dice: &mut Dice) -> String {
         "uma_memory_free_bytes",
         "uma_memory_available_bytes",
         "uma_zone_free_bytes",
-        "uma_source_up",
+        "uma_scrape_collector_success",
         "uma_zone_free_bytes{zone=\"Normal\"}",
     ]);
     let counter = dice.pick(&["uma_swap_out_pages_total", "uma_kernel_events_total"]);
@@ -69,7 +69,10 @@ fn expression(dice: &mut Dice) -> String {
         6 => format!("increase({counter}[{range}])"),
         7 => format!("sum by (zone) (uma_zone_free_bytes) {op} {bound}"),
         8 => format!("avg_over_time({gauge}[{range}]) {op} {bound}"),
-        9 => format!("absent(uma_source_up{{source=\"{}\"}})", dice.pick(&["numa", "sysctl"])),
+        9 => format!(
+            "absent(uma_scrape_collector_success{{collector=\"{}\"}})",
+            dice.pick(&["numa", "sysctl"])
+        ),
         10 => format!("{gauge} > on() group_left uma_swap_out_pages_total"),
         11 => format!("{gauge} and on() {counter} {op} {bound}"),
         12 => format!("count_over_time({gauge}[{range}]) {op} {bound}"),
@@ -105,7 +108,7 @@ fn rules(dice: &mut Dice) -> (String, Vec<String>) {
                 "{kept: own, empty: ''}",
                 "{zone: '{{ $labels.zone }}x'}",
                 "{v: '{{ $value }}'}",
-                "{zone: one, node: one, source: one}",
+                "{zone: one, node: one, collector: one}",
                 "{kept: '{{ $labels.none }}', alertstate: mine}",
                 "{}",
             ]);

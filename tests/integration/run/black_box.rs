@@ -175,7 +175,7 @@ fn an_unwritable_black_box_is_reported_and_the_daemon_continues() {
     fs::write(node.storage().join("black-box"), "in the way").unwrap();
     let daemon = node.start(&[]);
     daemon.wait_until("reporting its failure", |daemon| {
-        daemon.metrics().get("uma_source_up{source=\"black_box\"}") == Some(&0.0)
+        daemon.metrics().get("uma_scrape_collector_success{collector=\"black_box\"}") == Some(&0.0)
     });
     assert!(daemon.metric("uma_black_box_write_errors_total") >= 1.0);
     let status = daemon.get("/api/v1/status").1;

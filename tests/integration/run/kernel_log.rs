@@ -158,7 +158,7 @@ fn series_without_a_reader_are_missing_and_not_0() {
     let _socket = UnixListener::bind(node.path("kmsg")).unwrap();
     let daemon = node.start(&[]);
     assert_eq!(daemon.metric("uma_kernel_log_reader{reader=\"none\"}"), 1.0);
-    assert_eq!(daemon.metric("uma_source_up{source=\"kernel_log\"}"), 0.0);
+    assert_eq!(daemon.metric("uma_scrape_collector_success{collector=\"kernel_log\"}"), 0.0);
     assert_eq!(fed(&daemon), []);
     daemon.wait_until("unknown", |daemon| rule_state(daemon).0 == "unknown");
     let reason = rule_state(&daemon).1;

@@ -18,7 +18,7 @@ fn recorded_machines_are_exported_with_their_own_values() {
                 ("uma_memory_total_bytes", 129_945_600_000.0),
                 ("uma_memory_free_bytes", 4_294_967_296.0),
                 ("uma_memory_available_bytes", 34_359_738_368.0),
-                ("uma_source_up{source=\"pressure\"}", 1.0),
+                ("uma_scrape_collector_success{collector=\"pressure\"}", 1.0),
             ],
             &["uma_memory_nvmap_bytes"],
         ),
@@ -34,8 +34,8 @@ fn recorded_machines_are_exported_with_their_own_values() {
             "jetson",
             &[
                 ("uma_memory_nvmap_bytes", 19_327_352_832.0),
-                ("uma_source_up{source=\"pressure\"}", 0.0),
-                ("uma_source_up{source=\"meminfo\"}", 1.0),
+                ("uma_scrape_collector_success{collector=\"pressure\"}", 0.0),
+                ("uma_scrape_collector_success{collector=\"meminfo\"}", 1.0),
             ],
             &["uma_pressure_ratio{resource=\"memory\",share=\"full\",window=\"10s\"}"],
         ),
@@ -68,7 +68,7 @@ fn a_rule_on_a_file_that_turns_to_garbage_is_unknown_until_it_is_back() {
     daemon.wait_until("evaluated", |_| state("inactive") == Some(1.0));
     replace(&node.path("proc/meminfo"), "\u{0}\u{7f}garbage: -1 kB\nMemFree: many kB\n");
     daemon.wait_until("unknown", |_| state("unknown") == Some(1.0));
-    assert_eq!(daemon.metric("uma_source_up{source=\"meminfo\"}"), 0.0);
+    assert_eq!(daemon.metric("uma_scrape_collector_success{collector=\"meminfo\"}"), 0.0);
     assert!(!daemon.metrics().contains_key("uma_memory_free_bytes"));
     assert_eq!(daemon.get("/-/healthy").0, 200);
     fs::remove_file(node.path("proc/meminfo")).unwrap();
@@ -78,7 +78,7 @@ fn a_rule_on_a_file_that_turns_to_garbage_is_unknown_until_it_is_back() {
     assert_eq!(state("unknown"), Some(1.0));
     replace(&node.path("proc/meminfo"), &meminfo);
     daemon.wait_until("evaluated again", |_| state("inactive") == Some(1.0));
-    assert_eq!(daemon.metric("uma_source_up{source=\"meminfo\"}"), 1.0);
+    assert_eq!(daemon.metric("uma_scrape_collector_success{collector=\"meminfo\"}"), 1.0);
     let (_, log) = daemon.terminate();
     assert!(log.contains("rule unknown") && log.contains("rule known again"), "{log}");
     let of_meminfo = |line: &&str| line.contains("source=\"meminfo\"");

@@ -358,7 +358,7 @@ impl Author<'_> {
             ),
             10 => "uma_pressure_ratio{resource=\"memory\",share=\"full\",window=\"10s\"} > 0.2"
                 .to_owned(),
-            11 => "uma_source_up == 0".to_owned(),
+            11 => "uma_scrape_collector_success == 0".to_owned(),
             12 => format!("sum(increase(uma_decisions_total{{decision=\"act\"}}[{window}])) > 3"),
             13 => format!(
                 "predict_linear(uma_memory_available_bytes[{window}], 10) < on() \

@@ -14,7 +14,7 @@ use super::{
 };
 
 named! {
-    /// The source of an observation; the `source` label of `uma_source_up`.
+    /// The source of an observation; the `source` label of `uma_scrape_collector_success`.
     pub enum Source {
         /// `/proc/meminfo`.
         Meminfo = "meminfo",

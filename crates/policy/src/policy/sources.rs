@@ -73,14 +73,15 @@ impl SourceTable {
 
 impl Row {
     fn new(readings: &Readings, store: &mut SeriesStore) -> Self {
-        let label = [("source", readings.source.name())];
+        let label = [("collector", readings.source.name())];
         Self {
             schema: Arc::clone(&readings.schema),
             ids: intern_all(&readings.schema, store),
             batch: Batch::new(store),
             last: Vec::new(),
-            up: store.intern(&SeriesKey::new("uma_source_up", &label)),
-            duration: store.intern(&SeriesKey::new("uma_source_duration_seconds", &label)),
+            up: store.intern(&SeriesKey::new("uma_scrape_collector_success", &label)),
+            duration: store
+                .intern(&SeriesKey::new("uma_scrape_collector_duration_seconds", &label)),
             status: SourceStatus {
                 source: readings.source,
                 up: false,

@@ -142,7 +142,7 @@ fn assert_scraped(prometheus: &Prometheus, daemon: &Daemon) {
         "uma_memory_free_bytes > 0",
         "uma_kernel_events_total{event=\"oom_kill\"} >= 0",
         "uma_build_info == 1",
-        "uma_source_up{source=\"meminfo\"} == 1",
+        "uma_scrape_collector_success{collector=\"meminfo\"} == 1",
         "process_resident_memory_bytes > 0",
     ] {
         assert_eq!(prometheus.query(expr).len(), 1, "{expr}");

@@ -257,7 +257,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Docker,
         "uma_containers",
         &[],
-        "Running containers, as Docker reports them. Missing, as is uma_source_up of docker, where \
-         there is no Docker and no engine is declared by a container's name or label.",
+        "Running containers, as Docker reports them. Missing, as is \
+         uma_scrape_collector_success of docker, where there is no Docker and no engine is \
+         declared by a container's name or label.",
     ),
 ];

@@ -37,19 +37,19 @@ pub(super) const METRICS: &[Metric] = &[
     .flag(),
     Metric::gauge(
         Source::Daemon,
-        "uma_source_up",
-        &["source"],
-        "1 if the last read of the source succeeded.",
+        "uma_scrape_collector_success",
+        &["collector"],
+        "1 if the last read by the collector succeeded.",
     )
-    .closed(&[("source", &Source::NAMES)])
+    .closed(&[("collector", &Source::NAMES)])
     .flag(),
     Metric::gauge(
         Source::Daemon,
-        "uma_source_duration_seconds",
-        &["source"],
-        "How long the last read of the source took.",
+        "uma_scrape_collector_duration_seconds",
+        &["collector"],
+        "Duration of the last read by the collector.",
     )
-    .closed(&[("source", &Source::NAMES)]),
+    .closed(&[("collector", &Source::NAMES)]),
     Metric::counter(
         Source::Daemon,
         "uma_samples_missed_total",

@@ -27,7 +27,7 @@ use crate::model::{
 
 /// Requested of each node even if no rule reads them: people see them, and they distinguish a
 /// series that is absent there from an unknown one.
-const ALWAYS_WANTED: [&str; 5] = [TOTAL, AVAILABLE, "uma_source_up", START, ENDED];
+const ALWAYS_WANTED: [&str; 5] = [TOTAL, AVAILABLE, "uma_scrape_collector_success", START, ENDED];
 
 const TOTAL: &str = "uma_memory_total_bytes";
 const AVAILABLE: &str = "uma_memory_available_bytes";

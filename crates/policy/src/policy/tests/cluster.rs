@@ -343,7 +343,7 @@ fn peers_are_asked_for_the_series_that_rules_read() {
             "uma_memory_contiguous_bytes [(\"block\", \"2MiB\")]",
             "uma_memory_free_bytes []",
             "uma_memory_total_bytes []",
-            "uma_source_up []"
+            "uma_scrape_collector_success []"
         ]
     );
 }

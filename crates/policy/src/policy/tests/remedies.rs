@@ -356,12 +356,12 @@ groups:
   interval: 100ms
   rules:
   - alert: Down
-    expr: uma_source_up == 0
+    expr: uma_scrape_collector_success == 0
     remedy:
-      aim: absent(uma_source_up == 0) and on() uma_mode >= 0
+      aim: absent(uma_scrape_collector_success == 0) and on() uma_mode >= 0
       steps: [drop_caches: {what: pagecache}]
   - alert: Sum
-    expr: sum(uma_source_up) < 3 and on() uma_mode{mode=\"observe\"} >= 0
+    expr: sum(uma_scrape_collector_success) < 3 and on() uma_mode{mode=\"observe\"} >= 0
     remedy:
       steps: [compact_memory: {}]
 ";
@@ -385,7 +385,7 @@ fn a_decision_names_the_series_that_led_to_it_and_is_measured_by_the_same() {
     world.seen.extend([source(Source::Numa, None), source(Source::Pressure, Some("gone"))]);
     let step = world.tick();
     let [down, sum] = step.decisions.as_slice() else { panic!("{step:#?}") };
-    let pressure = "uma_source_up{source=\"pressure\"}";
+    let pressure = "uma_scrape_collector_success{collector=\"pressure\"}";
     let modes = ["uma_mode{mode=\"observe\"}", "uma_mode{mode=\"enforce\"}"];
     let because = named(&down.because);
     assert_eq!(
@@ -393,7 +393,10 @@ fn a_decision_names_the_series_that_led_to_it_and_is_measured_by_the_same() {
         [&pressure]
     );
     let because = named(&sum.because);
-    assert_eq!(because.iter().filter(|series| series.starts_with("uma_source_up")).count(), 3);
+    assert_eq!(
+        because.iter().filter(|series| series.starts_with("uma_scrape_collector_success")).count(),
+        3
+    );
     assert!(because.contains(&modes[0]) && !because.contains(&modes[1]), "{because:?}");
 
     world.report(down, OutcomeResult::Done);
