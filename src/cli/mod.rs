@@ -47,12 +47,25 @@ use clap::{FromArgMatches as _, Parser, Subcommand};
 
 /// Keeps NVIDIA unified-memory machines alive while they serve large language models.
 #[derive(Debug, Parser)]
-#[command(name = "umawarden", version, about, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "umawarden", version, long_version = BUILD, about, after_help = AFTER_HELP)]
+#[command(max_term_width = 100)]
 pub struct Arguments {
     /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
+
+/// What `--version` says: `0.1.0 (revision 4f2a…, rustc 1.90.0, x86_64-unknown-linux-gnu)`.
+pub const BUILD: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (revision ",
+    env!("UMAWARDEN_REVISION"),
+    ", rustc ",
+    env!("UMAWARDEN_RUST_VERSION"),
+    ", ",
+    env!("UMAWARDEN_TARGET"),
+    ")"
+);
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 fine, 1 findings (something is wrong with what was checked), 2 unusable input.

@@ -330,7 +330,8 @@ fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSou
 fn record_start(loaded: &Loaded, journal: &Journal, started: Moment) {
     let text = format!("started: {}", summary(loaded));
     let storage = loaded.settings.storage.path.display();
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), %storage, "{text}");
+    let (version, revision) = (env!("CARGO_PKG_VERSION"), env!("UMAWARDEN_REVISION"));
+    tracing::info!(version, revision, %storage, "{text}");
     journal.record(&Entry::Note(Note { at: started, text }));
 }
 

@@ -45,6 +45,18 @@ fn kernel_info(procfs: &Path) -> SeriesKey {
     SeriesKey::new("uma_kernel_info", &labels)
 }
 
+/// What is running: labels as Prometheus' own `build_info` has them, with the compiler and platform
+/// of Rust (client_golang, collectors/version). Without a branch: one commit makes the same bytes.
+fn build_info() -> SeriesKey {
+    let labels = [
+        ("revision", env!("UMAWARDEN_REVISION")),
+        ("rustversion", env!("UMAWARDEN_RUST_VERSION")),
+        ("target", env!("UMAWARDEN_TARGET")),
+        ("version", env!("CARGO_PKG_VERSION")),
+    ];
+    SeriesKey::new("uma_build_info", &labels)
+}
+
 /// The loop's own series.
 #[derive(Debug)]
 pub(super) struct OwnReadings {
@@ -72,7 +84,7 @@ impl OwnReadings {
         procfs: &Path,
     ) -> Self {
         let mut series = vec![
-            SeriesKey::new("uma_build_info", &[("version", env!("CARGO_PKG_VERSION"))]),
+            build_info(),
             kernel_info(procfs),
             SeriesKey::new("uma_samples_missed_total", &[]),
             SeriesKey::new("uma_sampling_interval_seconds", &[]),

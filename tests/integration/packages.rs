@@ -119,7 +119,8 @@ fn the_packaged_program_needs_no_glibc_after_2_28() {
         assert_eq!(refused.status.code(), Some(1), "{refused:?}");
         if package.contains(if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" }) {
             let version = output(&program, &["--version"]);
-            assert_eq!(version.trim(), concat!("umawarden ", env!("CARGO_PKG_VERSION")));
+            let begin = concat!("umawarden ", env!("CARGO_PKG_VERSION"), " (revision ");
+            assert!(version.starts_with(begin), "{version}");
         }
     }
 }

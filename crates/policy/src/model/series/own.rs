@@ -23,8 +23,10 @@ pub(super) const METRICS: &[Metric] = &[
         MetricKind::Info,
         Source::Daemon,
         "uma_build_info",
-        &["version"],
-        "Version of the running umawarden.",
+        &["revision", "rustversion", "target", "version"],
+        "Version of the running umawarden (version), and what it is built from: the commit \
+         (revision; unknown in a build without git), the compiler (rustversion) and the platform \
+         (target).",
     )
     .flag(),
     Metric::gauge(
