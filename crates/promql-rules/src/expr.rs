@@ -103,6 +103,10 @@ pub trait KnownSeries {
     fn values(&self, _name: &str, _label: &str) -> Option<&[&str]> {
         None
     }
+    /// Whether some series of a metric lack that label.
+    fn may_lack(&self, _name: &str, _label: &str) -> bool {
+        false
+    }
     /// Whether series of a metric may have other labels, and lack some of these.
     fn has_other_labels(&self, _name: &str) -> bool {
         false

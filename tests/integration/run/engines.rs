@@ -97,7 +97,11 @@ fn a_declared_engine_is_tracked_exported_journalled_and_read_by_rules() {
     let firing = "uma_rule_state{group=\"g\",rule=\"Loads\",state=\"firing\"}";
     wait_for("read by the rule", || daemon.metrics().get(firing) == Some(&1.0));
     let metrics = daemon.metrics();
-    assert_eq!(metrics.get("uma_engine_info{engine=\"deepseek\",kind=\"vllm\"}"), Some(&1.0));
+    let info = metrics.keys().find(|series| series.starts_with("uma_engine_info{")).unwrap();
+    for label in ["engine=\"deepseek\"", "kind=\"vllm\"", "unit=\"vllm.service\""] {
+        assert!(info.contains(label), "{info}");
+    }
+    assert!(!info.contains("secret"), "{info}");
     assert_eq!(metrics.get("uma_engine_mapped_model_bytes{engine=\"deepseek\"}"), Some(&2097152.0));
     assert_eq!(metrics.get("uma_engine_processes{engine=\"deepseek\"}"), Some(&2.0));
     let (status, body) = daemon.get("/api/v1/engines");

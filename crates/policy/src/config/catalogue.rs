@@ -22,6 +22,10 @@ impl KnownSeries for Catalogue {
         metric(name)?.values(label)
     }
 
+    fn may_lack(&self, name: &str, label: &str) -> bool {
+        metric(name).is_some_and(|metric| metric.optional.contains(&label))
+    }
+
     fn has_other_labels(&self, name: &str) -> bool {
         metric(name).is_some_and(|metric| metric.is_of_others)
     }
@@ -88,6 +92,10 @@ impl KnownSeries for LoadedCatalogue<'_> {
         }
     }
 
+    fn may_lack(&self, name: &str, label: &str) -> bool {
+        Catalogue.may_lack(name, label)
+    }
+
     fn has_other_labels(&self, name: &str) -> bool {
         Catalogue.has_other_labels(name)
     }
@@ -127,6 +135,10 @@ impl<K: KnownSeries> KnownSeries for Scoped<'_, K> {
 
     fn names(&self) -> Vec<&str> {
         self.0.names()
+    }
+
+    fn may_lack(&self, name: &str, label: &str) -> bool {
+        self.0.may_lack(name, label)
     }
 
     fn has_other_labels(&self, name: &str) -> bool {

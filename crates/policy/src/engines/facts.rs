@@ -38,6 +38,8 @@ pub struct EngineFacts {
     pub address_options: &'static [&'static str],
     /// The options that name the model.
     pub model_options: &'static [&'static str],
+    /// The options that name what its clients call the model.
+    pub served_name_options: &'static [&'static str],
     /// Whether the first argument that is no option may name the model.
     pub may_name_model_first: bool,
     /// Reads from its command what it does where an engine has several parts.
@@ -130,6 +132,7 @@ impl EngineFacts {
             host_options: &[],
             address_options: &[],
             model_options: &[],
+            served_name_options: &[],
             may_name_model_first: false,
             part: |_| EnginePart::WHOLE,
             sizes: SizeOptions::NONE,

@@ -336,7 +336,7 @@ fn is_runtime(word: &str) -> bool {
 }
 
 /// Whether a word names one of these images, of any registry and with any tag.
-fn is_official(word: &str, images: &[&str]) -> bool {
+pub(super) fn is_official(word: &str, images: &[&str]) -> bool {
     let Some(name) = word.split('@').next() else { return false };
     let name = match name.rsplit_once(':') {
         Some((name, tag)) if !tag.contains('/') => name,

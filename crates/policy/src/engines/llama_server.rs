@@ -24,6 +24,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     port_options: &["--port"],
     host_options: &["--host"],
     model_options: &["--model", "-m", "--hf-repo", "-hf", "-hfr"],
+    served_name_options: &["--alias", "-a"],
     sizes: SizeOptions {
         // All its slots share this context.
         all_tokens: &["-c", "--ctx-size"],

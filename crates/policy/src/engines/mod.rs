@@ -9,6 +9,7 @@
 //! Other modules call [`facts`], and none matches on a kind. This module does no I/O: sources and
 //! clients send the requests.
 
+mod about;
 mod arguments;
 mod comfyui;
 mod command_line;
@@ -38,6 +39,7 @@ mod triton;
 mod vllm;
 mod vllm_rs;
 
+pub use about::{served_model, version_of_image};
 pub use arguments::{HIDDEN, without_secrets};
 pub use command_line::{
     EnginePart, ProcessRole, Program, Serving, recognise, serving, serving_with,

@@ -35,6 +35,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     port_options: &["--port"],
     host_options: &["--host"],
     model_options: &["--model-path", "--model"],
+    served_name_options: &["--served-model-name"],
     part,
     sizes: SizeOptions {
         context: &["--context-length"],

@@ -21,6 +21,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     port_options: &["--port"],
     host_options: &["--host"],
     model_options: &["--model"],
+    served_name_options: &["--served-model-name"],
     may_name_model_first: true,
     part,
     sizes: SizeOptions {

@@ -50,8 +50,10 @@ pub struct Metric {
     /// The source of its values.
     pub source: Source,
     /// Label names, sorted; every series has all of them, but for those whose closed values have
-    /// "".
+    /// "", and the optional ones.
     pub labels: &'static [&'static str],
+    /// Open labels that a series lacks where nothing is known.
+    pub optional: &'static [&'static str],
     /// Labels that only ever have these values; those of the others are open.
     pub closed: &'static [ClosedLabel],
     /// Lowest value.
@@ -93,12 +95,19 @@ impl Metric {
         help: &'static str,
     ) -> Self {
         let (least, most) = (0.0, f64::INFINITY);
-        Self { name, kind, source, labels, closed: &[], least, most, is_of_others: false, help }
+        let (closed, optional): (&[ClosedLabel], &[&str]) = (&[], &[]);
+        let is_of_others = false;
+        Self { name, kind, source, labels, optional, closed, least, most, is_of_others, help }
     }
 
     /// With all the values that some labels may have.
     const fn closed(self, closed: &'static [ClosedLabel]) -> Self {
         Self { closed, ..self }
+    }
+
+    /// With open labels that may be missing.
+    const fn optional(self, optional: &'static [&'static str]) -> Self {
+        Self { optional, ..self }
     }
 
     /// May be below 0.

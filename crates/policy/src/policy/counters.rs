@@ -177,7 +177,7 @@ impl Counters {
 
     /// The cell of that series, which starts at 0 if it is new or had been retired.
     pub(super) fn cell(&mut self, store: &mut SeriesStore, key: &SeriesKey) -> Cell {
-        if let Some(cell) = self.places.get(key).copied() {
+        if let Some(cell) = self.known(key) {
             if matches!(self.cells.get(cell.0), Some((_, Reading::Unsupported))) {
                 self.write(cell, Reading::Value(0.0));
             }
@@ -189,6 +189,11 @@ impl Counters {
         self.changed.push(cell);
         self.places.insert(key.clone(), cell);
         cell
+    }
+
+    /// The cell of that series, if there is one.
+    pub(super) fn known(&self, key: &SeriesKey) -> Option<Cell> {
+        self.places.get(key).copied()
     }
 
     /// Gives the place of a series that was retired to another one of the same metric, which is

@@ -166,7 +166,11 @@ fn selector(selector: &Selector, known: &dyn KnownSeries) -> Option<Shape> {
             (None, Some(exact)) if passes(&exact.value) && !exact.value.is_empty() => {
                 Possible::one(&exact.value)
             }
+            (None, Some(exact)) if exact.value.is_empty() && known.may_lack(name, label) => {
+                Possible::absent()
+            }
             (None, Some(_)) => Possible::OneOf(BTreeSet::new()),
+            (None, None) if known.may_lack(name, label) => Possible::Any,
             (None, None) => Possible::Present,
         };
         (Arc::from(label), possible)

@@ -17,6 +17,7 @@ impl KnownSeries for Known {
             "cache" => vec!["state"],
             "zone_free" | "zone_total" => vec!["node", "zone"],
             "numa" => vec!["kind", "node"],
+            "about" => vec!["model", "node"],
             _ => return None,
         })
     }
@@ -27,6 +28,10 @@ impl KnownSeries for Known {
 
     fn values(&self, name: &str, label: &str) -> Option<&[&str]> {
         ((name, label) == ("cache", "state")).then_some(STATES)
+    }
+
+    fn may_lack(&self, name: &str, label: &str) -> bool {
+        (name, label) == ("about", "model")
     }
 
     fn bounds(&self, name: &str) -> Option<(f64, f64)> {
@@ -93,6 +98,8 @@ fn impossible_conditions_are_reported_with_a_reason() {
         ("zone_free{zone=\"a\"} > on(zone) zone_total{zone=\"b\"}", "the label zone is \"a\""),
         ("zone_free{zone=\"a\",zone=\"b\"} > 0", "asked of the label zone"),
         ("zone_free{zone=\"\"} > 0", "asked of the label zone"),
+        ("about{node=\"\"} > 0", "asked of the label node"),
+        ("about{model=\"\"} > on(model) about{model=\"a\"}", "the label model"),
         ("free > total and total > free", "can never both hold"),
         ("free > total and total > reserve and reserve >= free", "can never hold together"),
         ("free < reserve + total / 32 and free > reserve + total / 16", "never both hold"),

@@ -25,6 +25,8 @@ fn labels_are_sorted_and_no_process_names_itself_in_one() {
     for metric in METRICS {
         assert!(metric.labels.is_sorted_by(|left, right| left < right), "{}", metric.name);
         assert!(!metric.labels.contains(&"pid") && !metric.labels.contains(&"comm"));
+        assert!(metric.optional.iter().all(|label| metric.labels.contains(label)));
+        assert!(metric.optional.iter().all(|label| metric.values(label).is_none()));
     }
 }
 

@@ -8,6 +8,7 @@
 mod deaths;
 mod ends;
 mod footprint;
+mod info;
 mod life;
 pub(super) mod ranks;
 mod receipt;
@@ -138,8 +139,7 @@ impl Engines {
                 if !had_ended {
                     self.dead.extend(Dead::of(life, at.uptime, readings));
                 }
-                let turn = life.vanish(at);
-                report_turn(turn, life, events);
+                report_turn(life.vanish(at), life, events);
                 if !had_ended {
                     died.extend(begin_release(life, alive.len() <= 1, node));
                 }
@@ -221,11 +221,11 @@ impl Engines {
                 continue;
             }
             let Some((mut life, cells)) = self.lives.remove(&before) else { continue };
-            cells.retire(counters);
+            cells.retire(&mut self.node, counters);
             if let Some((_, cells)) = self.lives.remove(&seen.name) {
-                cells.retire(counters);
+                cells.retire(&mut self.node, counters);
             }
-            let cells = EngineCells::new(seen, counters, store);
+            let cells = EngineCells::new(seen, &mut self.node, counters, store);
             cells.count_start(counters);
             report_turn(Some(life.rename(&seen.name)), &life, events);
             for release in &mut self.releases {
@@ -250,9 +250,9 @@ impl Engines {
         let levels = self.recent.at(read_at).unwrap_or(node.levels);
         let mut died = None;
         let is_full = self.lives.len() >= MAX_LIVES;
-        let before = self.lives.get_mut(&seen.name);
-        let from = match before {
-            Some((life, _)) if life.is_of(seen) => {
+        let from = match self.lives.get_mut(&seen.name) {
+            Some((life, cells)) if life.is_of(seen) => {
+                cells.describe(seen, &mut self.node, counters, store);
                 let had_ended = life.has_ended();
                 if life.ends_with(seen) {
                     self.dead.extend(Dead::of(life, at.uptime, readings));
@@ -268,15 +268,14 @@ impl Engines {
                     self.dead.extend(Dead::of(life, at.uptime, readings));
                     died = begin_release(life, is_alone, node);
                 }
-                let turn = life.vanish(at);
-                report_turn(turn, life, events);
-                cells.retire(counters);
+                report_turn(life.vanish(at), life, events);
+                cells.retire(&mut self.node, counters);
                 Some(EnginePhase::Gone)
             }
             None if is_full => return None,
             None => None,
         };
-        let cells = EngineCells::new(seen, counters, store);
+        let cells = EngineCells::new(seen, &mut self.node, counters, store);
         cells.count_start(counters);
         let mut life = Life::new(at, read_at, seen, &self.recent, levels);
         let reason = format!("found by {}", seen.found_by);
@@ -415,10 +414,11 @@ impl Engines {
 
     /// Drops engines that have been gone for long.
     fn forget(&mut self, at: Moment, counters: &mut Counters) {
+        let node = &mut self.node;
         self.lives.retain(|_, (life, cells)| {
             let is_kept = !life.is_gone_since(at, KEPT);
             if !is_kept {
-                cells.retire(counters);
+                cells.retire(node, counters);
             }
             is_kept
         });

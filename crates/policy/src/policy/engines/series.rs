@@ -2,6 +2,7 @@
 
 use promql_rules::store::SeriesStore;
 
+use super::info::{About, InfoCells};
 use super::life::Life;
 use super::receipt::FLOOR_CAUSES;
 use crate::model::{
@@ -68,6 +69,7 @@ pub(super) struct NodeCells {
     release_sum: Cell,
     release_count: Cell,
     releases: [Cell; ReleaseEnd::ALL.len()],
+    infos: InfoCells,
 }
 
 impl NodeCells {
@@ -85,6 +87,7 @@ impl NodeCells {
             release_count: cell("uma_engine_release_seconds_count", &[]),
             releases: ReleaseEnd::ALL
                 .map(|end| cell("uma_engine_releases_total", &[("end", end.name())])),
+            infos: InfoCells::default(),
         }
     }
 
@@ -123,9 +126,16 @@ impl NodeCells {
     }
 }
 
+/// Changes of what an engine is. Its container is known after a while; arguments that a process
+/// rewrites all the time shall not make a series each.
+const MOST_DESCRIPTIONS: u8 = 8;
+
 /// The series of one engine.
 #[derive(Debug)]
 pub(super) struct EngineCells {
+    about: About,
+    /// How often that has changed.
+    descriptions: u8,
     info: Cell,
     starts: Cell,
     phases: [Cell; EnginePhase::ALL.len()],
@@ -147,14 +157,23 @@ pub(super) struct EngineCells {
 }
 
 impl EngineCells {
-    pub(super) fn new(seen: &EngineSeen, counters: &mut Counters, store: &mut SeriesStore) -> Self {
+    pub(super) fn new(
+        seen: &EngineSeen,
+        node: &mut NodeCells,
+        counters: &mut Counters,
+        store: &mut SeriesStore,
+    ) -> Self {
+        let about = About::of(seen);
+        let info = node.infos.take(&about, counters, store);
         let mut cell = |name: &str, labels: &[(&str, &str)]| {
             let mut all = vec![("engine", &*seen.name)];
             all.extend(labels);
             counters.cell(store, &SeriesKey::new(name, &all))
         };
         let cells = Self {
-            info: cell("uma_engine_info", &[("kind", seen.kind.name())]),
+            about,
+            descriptions: 0,
+            info,
             starts: cell("uma_engine_starts_total", &[]),
             phases: EnginePhase::ALL
                 .map(|phase| cell("uma_engine_phase", &[("phase", phase.name())])),
@@ -253,11 +272,29 @@ impl EngineCells {
         counters.set(self.growth, bytes as f64);
     }
 
+    /// Describes the engine by another series if anything is known anew, such as its container.
+    pub(super) fn describe(
+        &mut self,
+        seen: &EngineSeen,
+        node: &mut NodeCells,
+        counters: &mut Counters,
+        store: &mut SeriesStore,
+    ) {
+        let about = About::of(seen);
+        if self.about != about && self.descriptions < MOST_DESCRIPTIONS {
+            self.descriptions += 1;
+            node.infos.leave(self.info, counters);
+            self.info = node.infos.take(&about, counters, store);
+            self.about = about;
+        }
+    }
+
     /// Ends the series of an engine that has been gone for long; the count of its starts stays.
-    pub(super) fn retire(&self, counters: &mut Counters) {
+    pub(super) fn retire(&self, node: &mut NodeCells, counters: &mut Counters) {
         for cell in self.all() {
             counters.retire(cell);
         }
+        node.infos.leave(self.info, counters);
         self.end_release(counters);
         self.end_load(counters);
     }

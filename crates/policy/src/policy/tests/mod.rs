@@ -5,6 +5,7 @@ mod assessment;
 mod brake;
 mod cluster;
 mod emptying;
+mod engine_info;
 mod evicting;
 mod grades;
 mod guard;

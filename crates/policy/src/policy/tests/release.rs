@@ -19,13 +19,13 @@ const GIB: u64 = 1 << 30;
 const TICK: Duration = Duration::from_millis(250);
 
 /// A node of 120 GiB that is sampled four times a second.
-struct ReleaseWorld {
-    policy: Policy,
+pub(super) struct ReleaseWorld {
+    pub(super) policy: Policy,
     now: Duration,
     schema: Arc<Schema>,
     unaccounted: u64,
     shmem: u64,
-    engines: Vec<EngineSeen>,
+    pub(super) engines: Vec<EngineSeen>,
     releases: Vec<(f64, Release)>,
     /// How long what was seen of processes is on its way.
     late: Duration,
@@ -46,7 +46,7 @@ fn process(pid: u32, started: Duration, comm: &str, anonymous: u64, shmem: u64) 
 }
 
 /// A server with one worker, begun then.
-fn engine(name: &str, pid: u32, started: Duration) -> EngineSeen {
+pub(super) fn engine(name: &str, pid: u32, started: Duration) -> EngineSeen {
     let server = process(pid, started, "vllm", GIB, 0);
     let worker = process(pid + 1, started, "VLLM::EngineCor", 5 * GIB, 4 * GIB);
     let (id, found_by) = (server.id, Arc::from("its command line"));
@@ -54,7 +54,7 @@ fn engine(name: &str, pid: u32, started: Duration) -> EngineSeen {
 }
 
 impl ReleaseWorld {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let label = |name, label| SeriesKey::new(name, label);
         let cache = "uma_memory_page_cache_bytes";
         let series = vec![
@@ -90,7 +90,7 @@ impl ReleaseWorld {
         }
     }
 
-    fn wait(&mut self, seconds: u64) {
+    pub(super) fn wait(&mut self, seconds: u64) {
         self.run(Duration::from_secs(seconds), |_| {});
     }
 

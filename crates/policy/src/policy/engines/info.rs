@@ -1,0 +1,134 @@
+//! The labels of `uma_engine_info`.
+//!
+//! Owners of processes and containers choose most of these texts. So each is bounded, and so is the
+//! number of series: a place is used again after its engine.
+
+use std::sync::Arc;
+
+use promql_rules::store::SeriesStore;
+
+use crate::engines::{served_model, version_of_image};
+use crate::model::{EngineKind, EngineSeen, SeriesKey};
+use crate::policy::counters::{Cell, Counters};
+
+/// Bytes of a label, before the mark of a cut. Other nodes take at most 256.
+const LONGEST: usize = 200;
+
+/// What the labels come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct About {
+    engine: Arc<str>,
+    kind: EngineKind,
+    model: Option<Arc<str>>,
+    arguments: Option<Arc<str>>,
+    container: Option<Arc<str>>,
+    image: Option<Arc<str>>,
+    unit: Option<Arc<str>>,
+}
+
+impl About {
+    pub(super) fn of(seen: &EngineSeen) -> Self {
+        // A container that only the process itself claims is none.
+        let container = seen.container_name.as_ref().or(seen.container.as_ref());
+        let of_user = seen.user_unit.as_ref().map(|unit| &unit.name);
+        Self {
+            engine: Arc::clone(&seen.name),
+            kind: seen.kind,
+            model: seen.model.clone(),
+            arguments: seen.arguments.clone(),
+            container: container.filter(|_| seen.container.is_some()).cloned(),
+            image: seen.image.clone(),
+            unit: seen.unit.as_ref().or(of_user).cloned(),
+        }
+    }
+
+    /// The series. A label without a value is left out, which is an empty one to Prometheus.
+    fn key(&self) -> SeriesKey {
+        let model = served_model(self.kind, self.arguments.as_deref(), self.model.as_deref());
+        let image = self.image.as_deref().unwrap_or_default();
+        let labels = [
+            ("container", self.container.as_deref().unwrap_or_default()),
+            ("engine", &*self.engine),
+            ("image", image),
+            ("kind", self.kind.name()),
+            ("model", model.as_deref().unwrap_or_default()),
+            ("unit", self.unit.as_deref().unwrap_or_default()),
+            ("version", version_of_image(self.kind, image).unwrap_or_default()),
+        ];
+        let bounded = labels.map(|(name, value)| (name, bounded(value)));
+        let labels = bounded.each_ref().map(|(name, value)| (*name, &**value));
+        SeriesKey::new("uma_engine_info", &labels)
+    }
+}
+
+/// Without what hides or reorders text, and not too long.
+fn bounded(value: &str) -> String {
+    let plain = |character: char| match character {
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+        character if character.is_control() => '\u{fffd}',
+        character => character,
+    };
+    let mut bounded: String = value.chars().take(LONGEST + 1).map(plain).collect();
+    if bounded.len() > LONGEST {
+        while bounded.len() > LONGEST {
+            bounded.pop();
+        }
+        bounded.push('…');
+    }
+    bounded
+}
+
+/// The places of the series.
+#[derive(Debug, Default)]
+pub(super) struct InfoCells {
+    /// Of engines that are no longer known.
+    spare: Vec<Cell>,
+}
+
+impl InfoCells {
+    /// The place of an engine's series.
+    pub(super) fn take(
+        &mut self,
+        about: &About,
+        counters: &mut Counters,
+        store: &mut SeriesStore,
+    ) -> Cell {
+        let key = about.key();
+        if let Some(known) = counters.known(&key) {
+            self.spare.retain(|spare| *spare != known);
+            return counters.cell(store, &key);
+        }
+        match self.spare.pop() {
+            Some(spare) => {
+                counters.reuse(spare, store, &key);
+                spare
+            }
+            None => counters.cell(store, &key),
+        }
+    }
+
+    /// The engine is no longer known, or is described by another series.
+    pub(super) fn leave(&mut self, cell: Cell, counters: &mut Counters) {
+        counters.retire(cell);
+        self.spare.push(cell);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_label_is_short_and_plain(value in ".{0,400}") {
+            let label = bounded(&value);
+            prop_assert!(label.len() <= LONGEST + '…'.len_utf8());
+            let hides = |character: char| character.is_control() || character == '\u{202e}';
+            prop_assert!(!label.contains(hides));
+            let is_whole = label.chars().count() == value.chars().count();
+            prop_assert!(is_whole || value.len() * 3 > LONGEST);
+        }
+    }
+}
