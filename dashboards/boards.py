@@ -7,6 +7,7 @@ from generate import (
     annotations,
     bars,
     board,
+    counted,
     graph,
     memory_stack,
     number,
@@ -115,14 +116,14 @@ def node():
     events = [
         bars("Events", "Faults in the kernel log, and what the program found itself.", [
             ("{{event}}", "increase(uma_kernel_events_total[$__rate_interval]) > 0"),
-            ("{{event}}", "increase(uma_events_total[$__rate_interval]) > 0"),
+            ("{{event}}", f"{counted('uma_events_total')} > 0"),
         ]),
         bars("Decisions", "To act, or to hold and why.", [
-            ("{{rule}}: {{decision}} {{reason}}",
-             "increase(uma_decisions_total[$__rate_interval]) > 0"),
+            ("{{rule}}: act", counted('uma_decisions_total{decision="act"}') + " > 0"),
+            ("{{rule}}: hold, {{reason}}", counted("uma_holds_total") + " > 0"),
         ]),
         states("Rules", "Rules that are not at rest; unknown means that a source fails.", [
-            ("{{rule}} {{state}}", 'uma_rule_state{state!="inactive"} == 1'),
+            ("{{rule}} {{state}}", "uma_rule_state == 1"),
         ], width=12, height=8),
         rows("Last events", "When each kind last happened in this boot.", [
             ("when", "(uma_kernel_event_last_timestamp_seconds or uma_event_last_timestamp_seconds)"
@@ -179,7 +180,7 @@ def cluster():
                'count by (cluster) (count_values by (cluster) ("bytes", uma_pool_reserve_bytes{pool="host"}))',
                [(None, "green"), (2, "orange")], OF_CLUSTERS),
         number("Alerts of rules", "Rules that fire.", "short",
-               'sum(uma_rule_state{state="firing"}) or vector(0)', selector=OF_CLUSTERS),
+               'sum(uma_rules{state="firing"})', selector=OF_CLUSTERS),
         number("Nodes in enforce mode", "The others only report what they would do.", "short",
                'sum(uma_mode{mode="enforce"})', selector=OF_CLUSTERS),
     ]
@@ -221,7 +222,7 @@ def cluster():
              OF_CLUSTERS),
         bars("Actions", "What was done; skipped: only reported, in observe mode.", [
             ("{{instance}} {{action}} {{outcome}}",
-             "increase(uma_actions_total[$__rate_interval]) > 0")], OF_CLUSTERS),
+             counted("uma_actions_total") + " > 0")], OF_CLUSTERS),
         states("Rules", "Rules that fire.", [
             ("{{instance}} {{rule}}", 'uma_rule_state{state="firing"} == 1')], OF_CLUSTERS),
     ]
@@ -252,20 +253,20 @@ def remedies():
     done = [
         bars("What was done", "Acts by how they ended.", [
             ("{{action}}: {{outcome}}",
-             'sum by (action, outcome) (increase(uma_actions_total{outcome!~"skipped|not_done"}'
-             "[$__rate_interval])) > 0")], NODES),
+             "sum by (action, outcome) "
+             + counted('uma_actions_total{outcome!~"skipped|not_done"}') + " > 0")], NODES),
         bars("What would have been done", "Acts that observe mode only reported.", [
             ("{{action}}",
-             'sum by (action) (increase(uma_actions_total{outcome="skipped"}[$__rate_interval])) > 0'),
+             "sum by (action) " + counted('uma_actions_total{outcome="skipped"}') + " > 0"),
         ], NODES),
         bars("What was suppressed, and why", "A decision not to act is a decision.", [
-            ("{{reason}}", 'sum by (reason) (increase(uma_decisions_total{reason!=""}'
-                           "[$__rate_interval])) > 0")], NODES),
+            ("{{reason}}", "sum by (reason) " + counted("uma_holds_total") + " > 0")], NODES),
         states("Rules", "Rules that are not at rest.", [
-            ("{{instance}} {{rule}} {{state}}", 'uma_rule_state{state!="inactive"} == 1')], NODES,
+            ("{{instance}} {{rule}} {{state}}", "uma_rule_state == 1")], NODES,
                12, 8),
-        rows("Decisions in all", "Since each umawarden was started.", [
-            ("decisions", "sum by (instance, rule, decision, reason) (uma_decisions_total) > 0")],
+        rows("Decisions in all", "Since each umawarden was started; to act where no reason is named.", [
+            ("decisions", "sum by (instance, rule, reason) (uma_holds_total) or "
+             'sum by (instance, rule) (uma_decisions_total{decision="act"}) > 0')],
              hidden, NODES, "short"),
     ]
     brought = [
@@ -277,7 +278,7 @@ def remedies():
             ("{{instance}}", "uma_engine_cache_emptied_bytes_total")], NODES),
         graph("Temporary settings in force", "Undone when the engine is ready, at their end, and at "
               "the next start.", "short", [
-                  ("{{instance}}", "sum by (instance) (uma_temporary_settings)")], NODES),
+                  ("{{instance}}", "sum by (instance) (uma_temporary_settings or 0 * uma_paused)")], NODES),
         graph("Available", "Did it help?", "bytes", [
             ("{{instance}}", 'uma_pool_available_bytes{pool="host"}')], NODES),
     ]

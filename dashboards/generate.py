@@ -191,6 +191,12 @@ def annotation(name, color, expr, title, is_time_of_value, tags):
     }
 
 
+def counted(series):
+    """The increase of a counter whose series appear with their first event: a new one counts whole."""
+    interval = "$__rate_interval"
+    return f"(({series} unless {series} offset {interval}) or increase({series}[{interval}]))"
+
+
 def annotations(selector):
     happened = " or ".join(on(f"uma_{kind}_last_timestamp_seconds", selector)
                            for kind in ("kernel_event", "event"))
@@ -199,9 +205,9 @@ def annotations(selector):
     return [
         annotation("events", "red", f"({happened}) * 1000 > 0", "{{event}}", True,
                    "event,instance"),
-        annotation("actions", "blue", f"increase({acted}[$__rate_interval]) > 0",
+        annotation("actions", "blue", f"{counted(acted)} > 0",
                    "{{action}}: {{outcome}}", False, "action,instance"),
-        annotation("would have acted", "light-blue", f"increase({skipped}[$__rate_interval]) > 0",
+        annotation("would have acted", "light-blue", f"{counted(skipped)} > 0",
                    "would have done: {{action}}", False, "action,instance"),
     ]
 

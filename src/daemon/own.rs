@@ -18,16 +18,12 @@ use crate::policy::status::EngineStatus;
 use crate::sources::kernel_log::{KernelLogSource, Reader};
 
 /// The values of [`SettingsTally`], in its order.
-fn temporary_settings() -> Vec<SeriesKey> {
+fn temporary_settings() -> impl Iterator<Item = SeriesKey> {
     let in_force = SETTING_NAMES
         .map(|setting| SeriesKey::new("uma_temporary_settings", &[("setting", setting)]));
-    let undone = SETTING_NAMES.into_iter().flat_map(|setting| {
-        UndoResult::NAMES.map(|result| {
-            let labels = [("setting", setting), ("result", result)];
-            SeriesKey::new("uma_temporary_settings_undone_total", &labels)
-        })
-    });
-    in_force.into_iter().chain(undone).collect()
+    let undone = UndoResult::NAMES
+        .map(|result| SeriesKey::new("uma_temporary_settings_undone_total", &[("result", result)]));
+    in_force.into_iter().chain(undone)
 }
 
 /// The longest release of a kernel.
@@ -195,7 +191,7 @@ impl OwnReadings {
             None => [Reading::Unsupported; 4],
         };
         let in_force = self.settings.in_force().map(f64::from);
-        let undone = self.settings.undone().into_iter().flatten().map(|count| count as f64);
+        let undone = self.settings.undone().map(|count| count as f64);
         let mut values = Vec::with_capacity(self.schema.series.len());
         values.extend(own.map(Reading::Value));
         values.extend(recorded);

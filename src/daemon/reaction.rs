@@ -5,17 +5,12 @@ use std::time::Duration;
 use crate::model::{Reading, SeriesKey};
 
 /// Upper bounds in seconds, as prometheus-client writes them. The aim is a decision within 50 ms.
-const BOUNDS: [(Duration, &str); 11] = [
-    (Duration::from_micros(500), "0.0005"),
+const BOUNDS: [(Duration, &str); 6] = [
     (Duration::from_millis(1), "0.001"),
-    (Duration::from_micros(2500), "0.0025"),
     (Duration::from_millis(5), "0.005"),
-    (Duration::from_millis(10), "0.01"),
     (Duration::from_millis(25), "0.025"),
     (Duration::from_millis(50), "0.05"),
-    (Duration::from_millis(100), "0.1"),
     (Duration::from_millis(250), "0.25"),
-    (Duration::from_millis(500), "0.5"),
     (Duration::from_secs(1), "1.0"),
 ];
 

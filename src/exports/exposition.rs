@@ -151,11 +151,6 @@ impl Catalogue {
         selected.for_each(|part| selection.add(part.name));
         selection
     }
-
-    /// Whether the metric is for rules alone.
-    fn is_of_others(&self, key: &SeriesKey) -> bool {
-        self.metrics.get(self.position(&key.name)).is_some_and(|metric| metric.is_of_others)
-    }
 }
 
 struct Snapshot {
@@ -180,18 +175,16 @@ impl Collector for Snapshot {
             .zip(&self.status.values)
             .filter(|(key, _)| self.selection.takes(&key.name))
             .filter_map(|(key, reading)| {
-                let value = reading.value().filter(|_| !self.catalogue.is_of_others(key))?;
+                let value = reading.value()?;
+                let position = self.catalogue.position(&key.name);
+                let sample = Sample { position, key, value };
                 // One invalid name would invalidate the whole scrape.
-                is_writable(key).then(|| Sample {
-                    position: self.catalogue.position(&key.name),
-                    key,
-                    value,
-                })
+                (!self.leaves_out(&sample) && is_writable(key)).then_some(sample)
             })
             .collect();
         samples.sort_by(|a, b| (a.position, &*a.key.name).cmp(&(b.position, &*b.key.name)));
         for family in samples.chunk_by(|a, b| self.family(a) == self.family(b)) {
-            if let Some(first) = family.first() {
+            if let Some(first) = family.first().filter(|_| !self.is_empty_histogram(family)) {
                 self.encode_family(
                     &mut encoder,
                     self.catalogue.metrics.get(first.position),
@@ -229,6 +222,24 @@ enum Shape {
 }
 
 impl Snapshot {
+    /// Whether the sample is for rules alone, or a 0 that nobody has selected.
+    fn leaves_out(&self, sample: &Sample<'_>) -> bool {
+        let Some(metric) = self.catalogue.metrics.get(sample.position) else { return false };
+        metric.is_of_others || metric.kind != MetricKind::Histogram && self.hides(metric, sample)
+    }
+
+    /// Whether nothing was counted yet in a histogram that is left out until then.
+    fn is_empty_histogram(&self, family: &[Sample<'_>]) -> bool {
+        family.iter().all(|sample| {
+            let metric = self.catalogue.metrics.get(sample.position);
+            metric.is_some_and(|metric| self.hides(metric, sample))
+        })
+    }
+
+    fn hides(&self, metric: &Metric, sample: &Sample<'_>) -> bool {
+        metric.hides_zero && sample.value == 0.0 && self.selection.is_everything()
+    }
+
     /// The family of a sample, which has one TYPE line.
     fn family<'s>(&self, sample: &Sample<'s>) -> &'s str {
         match self.catalogue.metrics.get(sample.position).map(|metric| metric.kind) {
@@ -262,7 +273,8 @@ impl Snapshot {
                 None => (full, MetricType::Gauge, Shape::Plain),
             },
         };
-        let help = self.escape_help(metric.map_or("Not in this build's catalogue.", |m| m.help));
+        let help =
+            self.escape_help(metric.map_or("Not in this build's catalogue", Metric::summary));
         let mut lines = encoder.encode_descriptor(name, &help, None, kind)?;
         if let Shape::Histogram = shape {
             return encode_histogram(&mut lines, family);

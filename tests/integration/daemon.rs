@@ -150,6 +150,11 @@ impl Daemon {
         *metrics.get(series).unwrap_or_else(|| panic!("no {series} in {metrics:#?}"))
     }
 
+    /// The value of a series that appears with its first event, and while a flag is set; 0 before.
+    pub fn count(&self, series: &str) -> f64 {
+        self.metrics().get(series).copied().unwrap_or(0.0)
+    }
+
     /// Waits until the condition holds; fails after 20 s.
     pub fn wait_until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -31,8 +31,10 @@ fn cell(text: &str) -> String {
 fn metrics_md_lists_every_series() {
     let mut text = String::from(
         "# Metrics\n\nEverything on `/metrics`, and every series that a rule may read. Written from \
-         the program's own table.\n\nA series is missing where this kernel or machine does not have \
-         it, and where reading it failed: absence is never written as 0. \
+         the program's own table. A scrape has the first clause of each meaning as its \
+         help.\n\nA series is missing where this kernel or machine does not have \
+         it, and where reading it failed: absence is never written as 0, with the exceptions \
+         below. Rules, and scrapes that select a metric by `name[]`, have each 0. \
          `uma_scrape_collector_success` shows which.\n",
     );
     for source in Source::ALL {
@@ -52,6 +54,9 @@ fn metrics_md_lists_every_series() {
             let labels = metric.labels.join(", ");
             let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
             let mut meaning = cell(metric.help);
+            if metric.hides_zero {
+                meaning.push_str(" A scrape of everything leaves out a 0.");
+            }
             for (label, values) in metric.closed {
                 let values = values.iter().filter(|value| !value.is_empty());
                 write!(meaning, " *{label}*: {}.", code_list(values)).unwrap();
@@ -60,7 +65,7 @@ fn metrics_md_lists_every_series() {
         }
     }
     text.push_str(
-        "\n## Why a remedy holds back\n\nThe `reason` of `uma_decisions_total`, of `umawarden \
+        "\n## Why a remedy holds back\n\nThe `reason` of `uma_holds_total`, of `umawarden \
          history` and of `remedy_test`; the first that applies is given.\n\n| reason | meaning \
          |\n|---|---|\n",
     );

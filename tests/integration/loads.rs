@@ -81,7 +81,7 @@ fn follows(daemon: &Daemon) -> bool {
 
 fn is_done(daemon: &Daemon, outcome: &str, times: f64) -> bool {
     let series = format!("uma_actions_total{{action=\"evict_checkpoint\",outcome=\"{outcome}\"}}");
-    daemon.metric(&series) >= times
+    daemon.count(&series) >= times
 }
 
 #[test]

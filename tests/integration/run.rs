@@ -8,6 +8,7 @@ pub mod brake;
 mod empty_cache;
 mod engines;
 mod environment;
+mod idle;
 mod idle_clients;
 mod kernel_log;
 mod kill_nine;

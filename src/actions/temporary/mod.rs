@@ -310,7 +310,7 @@ impl TemporarySettings {
             }
             Err(error) => (UndoResult::Failed, None, Some(error.to_string())),
         };
-        self.tally.count_undone(setting.kind(), result);
+        self.tally.count_undone(result);
         if let Some(text) = text {
             (self.report)(text);
         }

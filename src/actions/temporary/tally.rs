@@ -11,7 +11,7 @@ const RESULTS: usize = UndoResult::ALL.len();
 #[derive(Debug, Default)]
 pub struct SettingsTally {
     in_force: [AtomicU64; SETTINGS],
-    undone: [[AtomicU64; RESULTS]; SETTINGS],
+    undone: [AtomicU64; RESULTS],
     is_ending: AtomicBool,
 }
 
@@ -21,11 +21,9 @@ impl SettingsTally {
         std::array::from_fn(|setting| self.in_force[setting].load(Ordering::Relaxed) > 0)
     }
 
-    /// For each of [`SETTING_NAMES`] the number of undos, by [`UndoResult::ALL`].
-    pub fn undone(&self) -> [[u64; RESULTS]; SETTINGS] {
-        std::array::from_fn(|setting| {
-            std::array::from_fn(|result| self.undone[setting][result].load(Ordering::Relaxed))
-        })
+    /// The number of undos, by [`UndoResult::ALL`].
+    pub fn undone(&self) -> [u64; RESULTS] {
+        std::array::from_fn(|result| self.undone[result].load(Ordering::Relaxed))
     }
 
     /// Prevents further pauses, since the program ends. Returns whether an engine is paused.
@@ -52,11 +50,10 @@ impl SettingsTally {
         }
     }
 
-    pub(super) fn count_undone(&self, setting: &str, result: UndoResult) {
-        let index = SETTING_NAMES.iter().position(|name| *name == setting);
-        let column = UndoResult::ALL.iter().position(|known| *known == result);
-        if let (Some(index), Some(column)) = (index, column) {
-            self.undone[index][column].fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_undone(&self, result: UndoResult) {
+        let place = UndoResult::ALL.iter().position(|known| *known == result);
+        if let Some(count) = place.and_then(|place| self.undone.get(place)) {
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -186,7 +186,7 @@ fn a_setting_is_in_force_until_its_undo() {
     assert!(bench.in_force().is_empty());
     assert!(bench.take_reports().is_empty(), "the decisions report it");
     assert_eq!(perform(&mut process, &undo(1)), OutcomeResult::Done, "there is nothing left");
-    assert_eq!(bench.tally.undone().iter().flatten().sum::<u64>(), 2);
+    assert_eq!(bench.tally.undone().iter().sum::<u64>(), 2);
 }
 
 #[test]
@@ -260,8 +260,7 @@ fn a_setting_changed_by_others_is_left_alone_and_reported() {
         reports.len() == 1 && reports[0].starts_with("vm.swappiness is left at 33"),
         "{reports:?}"
     );
-    let swappiness = crate::model::SETTING_NAMES.iter().position(|name| *name == "vm.swappiness");
-    assert_eq!(bench.tally.undone()[swappiness.unwrap()], [0, 0, 1, 0]);
+    assert_eq!(bench.tally.undone(), [1, 0, 1, 0]);
 }
 
 #[test]

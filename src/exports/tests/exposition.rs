@@ -52,17 +52,17 @@ fn mixed() -> Vec<(SeriesKey, Reading<f64>)> {
 #[test]
 fn text_groups_families_in_the_order_of_the_catalogue() {
     let expected = "\
-# HELP z_bytes First in the table.
+# HELP z_bytes First in the table
 # TYPE z_bytes gauge
 z_bytes 0.5
-# HELP events_total A \"quoted\" \\\\ help\\nof two lines.
+# HELP events_total A \"quoted\" \\\\ help\\nof two lines
 # TYPE events_total counter
 events_total{event=\"b\"} 7
 events_total{event=\"a\"} 0
-# HELP build_info The build.
+# HELP build_info The build
 # TYPE build_info gauge
 build_info{version=\"1\"} 1
-# HELP stranger Not in this build's catalogue.
+# HELP stranger Not in this build's catalogue
 # TYPE stranger untyped
 stranger +Inf
 ";
@@ -83,10 +83,10 @@ fn only_selected_series_are_written_and_histograms_complete() {
     };
     let two = selected("name[]=z_bytes&name[]=stranger&name[]=nowhere", Format::Text);
     let expected = "\
-# HELP z_bytes First in the table.
+# HELP z_bytes First in the table
 # TYPE z_bytes gauge
 z_bytes 0.5
-# HELP stranger Not in this build's catalogue.
+# HELP stranger Not in this build's catalogue
 # TYPE stranger untyped
 stranger +Inf
 ";
@@ -101,19 +101,51 @@ stranger +Inf
 }
 
 #[test]
+fn a_zero_that_nothing_asks_for_is_left_out_unless_it_is_selected() {
+    let hidden = ["uma_remedy_breaker_open", "uma_engine_release_seconds_count"];
+    let series = |value: f64| {
+        let plain = |name: &str| (SeriesKey::new(name, &[]), Reading::Value(value));
+        let within = |le: &str, value| {
+            let key = SeriesKey::new("uma_engine_release_seconds_bucket", &[("le", le)]);
+            (key, Reading::Value(value))
+        };
+        let histogram = ["sum", "count"].map(|part| format!("uma_engine_release_seconds_{part}"));
+        let parts = histogram.iter().map(|name| plain(name));
+        let buckets = [within("2.0", 0.0), within("+Inf", value)];
+        let others = [plain("uma_remedy_breaker_open"), plain("uma_paused")];
+        buckets.into_iter().chain(parts).chain(others).collect::<Vec<_>>()
+    };
+    for format in [Format::Text, Format::OpenMetrics] {
+        let of = |value, uri: &str| {
+            text(status(series(value)), format, Selection::of(&uri.parse().unwrap())).unwrap()
+        };
+        let zero = of(0.0, "/metrics");
+        assert!(zero.contains("uma_paused 0\n"), "{zero}");
+        assert!(!hidden.iter().any(|name| zero.contains(name)), "{zero}");
+        let one = of(1.0, "/metrics");
+        assert!(hidden.iter().all(|name| one.contains(name)), "{one}");
+        assert!(one.contains("uma_engine_release_seconds_bucket{le=\"2.0\"} 0\n"), "{one}");
+        for name in hidden {
+            let selected = of(0.0, &format!("/metrics?name[]={name}"));
+            assert!(selected.contains(&format!("{name} 0\n")), "{selected}");
+        }
+    }
+}
+
+#[test]
 fn openmetrics_names_families_without_suffix_and_ends_with_eof() {
     let expected = "\
-# HELP z_bytes First in the table.
+# HELP z_bytes First in the table
 # TYPE z_bytes gauge
 z_bytes 0.5
-# HELP events A \\\"quoted\\\" \\\\ help\\nof two lines.
+# HELP events A \\\"quoted\\\" \\\\ help\\nof two lines
 # TYPE events counter
 events_total{event=\"b\"} 7
 events_total{event=\"a\"} 0
-# HELP build The build.
+# HELP build The build
 # TYPE build info
 build_info{version=\"1\"} 1
-# HELP stranger Not in this build's catalogue.
+# HELP stranger Not in this build's catalogue
 # TYPE stranger unknown
 stranger +Inf
 # EOF
@@ -131,7 +163,7 @@ fn a_histogram_is_one_family_with_its_buckets_as_they_were() {
         (SeriesKey::new("wait_seconds_count", &[]), Reading::Value(5.0)),
     ];
     let expected = "\
-# HELP wait_seconds Waits.
+# HELP wait_seconds Waits
 # TYPE wait_seconds histogram
 wait_seconds_sum 7.25
 wait_seconds_count 5
@@ -232,7 +264,7 @@ fn every_metric_of_the_catalogue_can_be_written_in_both_formats() {
         for (family, metric) in families.iter().zip(metrics) {
             let names = || family.samples.iter().map(|sample| sample.name.as_str());
             assert!(names().any(|name| name == metric.name), "the catalogue's order");
-            assert_eq!(family.help, metric.help);
+            assert_eq!(family.help, metric.summary());
             assert_ne!(family.kind, "unknown", "{} lacks its suffix", metric.name);
         }
     }

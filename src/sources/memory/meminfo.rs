@@ -35,8 +35,6 @@ const SERIES: &[Entry] = &[
     ("uma_memory_secondary_page_tables_bytes", &[], Field::SecPageTables),
     ("uma_memory_percpu_bytes", &[], Field::Percpu),
     ("uma_memory_vmalloc_used_bytes", &[], Field::VmallocUsed),
-    ("uma_memory_commit_limit_bytes", &[], Field::CommitLimit),
-    ("uma_memory_committed_bytes", &[], Field::CommittedAs),
     ("uma_memory_hardware_corrupted_bytes", &[], Field::HardwareCorrupted),
     ("uma_memory_zswap_bytes", &[], Field::Zswap),
     ("uma_memory_zswapped_bytes", &[], Field::Zswapped),

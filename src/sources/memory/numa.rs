@@ -134,6 +134,11 @@ impl NumaReader {
         self.nodes.iter_mut().for_each(Node::count_cpus);
     }
 
+    /// Whether nodes have series. One that is the whole machine would repeat `/proc/meminfo`.
+    fn has_several(&self) -> bool {
+        self.nodes.len() > 1
+    }
+
     /// Whether some memory belongs to no CPU: to a GPU, perhaps.
     fn has_memory_without_cpus(&self) -> bool {
         self.nodes.iter().any(|node| node.cpus == Reading::Value(0))
@@ -147,7 +152,7 @@ impl Reader for NumaReader {
 
     fn series(&self) -> Vec<SeriesKey> {
         let mut series = Vec::new();
-        for node in &self.nodes {
+        for node in self.nodes.iter().filter(|_| self.has_several()) {
             let node = node.number.to_string();
             series.push(SeriesKey::new("uma_numa_cpus", &[("node", &node)]));
             series.extend(KINDS.iter().map(|(kind, _)| {
@@ -167,7 +172,8 @@ impl Reader for NumaReader {
         }
         self.readings_until_scan -= 1;
         let huge_page = self.huge_page_bytes.value().unwrap_or(0);
-        for node in &mut self.nodes {
+        let has_several = self.has_several();
+        for node in self.nodes.iter_mut().filter(|_| has_several) {
             if !node.present {
                 report.miss(1 + KINDS.len(), &Fault::Absent(String::new()));
                 continue;

@@ -6,12 +6,16 @@ use std::time::Duration;
 use super::feed::{Reader, Report};
 use super::file::{Fault, KeptFile};
 use crate::model::{SeriesKey, Source};
-use crate::parse::proc::pressure::{Pressure, Stall};
+use crate::parse::proc::pressure::Pressure;
 
-const RESOURCES: [&str; 3] = ["cpu", "io", "memory"];
-const SHARES: [&str; 2] = ["some", "full"];
-const WINDOWS: [&str; 3] = ["10s", "60s", "300s"];
-const SERIES_PER_RESOURCE: usize = SHARES.len() * (1 + WINDOWS.len());
+/// Resources, and the shares of each. That all tasks wait for a CPU is not defined for a machine:
+/// the kernel reports 0 (Documentation/accounting/psi.rst).
+const RESOURCES: [(&str, &[&str]); 3] =
+    [("cpu", &["some"]), ("io", &["some", "full"]), ("memory", &["some", "full"])];
+
+/// Longer windows follow from the total.
+const WINDOW: &str = "10s";
+const SERIES_PER_SHARE: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct PressureReader {
@@ -21,7 +25,7 @@ pub(super) struct PressureReader {
 impl PressureReader {
     pub(super) fn new(procfs: &Path) -> Self {
         let folder = procfs.join("pressure");
-        Self { files: RESOURCES.map(|resource| KeptFile::new(folder.join(resource))) }
+        Self { files: RESOURCES.map(|(resource, _)| KeptFile::new(folder.join(resource))) }
     }
 }
 
@@ -32,14 +36,12 @@ impl Reader for PressureReader {
 
     fn series(&self) -> Vec<SeriesKey> {
         let mut series = Vec::new();
-        for resource in RESOURCES {
-            for share in SHARES {
-                let labels = [("resource", resource), ("share", share)];
+        for (resource, shares) in RESOURCES {
+            for share in shares {
+                let labels = [("resource", resource), ("share", *share)];
                 series.push(SeriesKey::new("uma_pressure_stalled_seconds_total", &labels));
-                for window in WINDOWS {
-                    let labels = [labels[0], labels[1], ("window", window)];
-                    series.push(SeriesKey::new("uma_pressure_ratio", &labels));
-                }
+                let labels = [labels[0], labels[1], ("window", WINDOW)];
+                series.push(SeriesKey::new("uma_pressure_ratio", &labels));
             }
         }
         series
@@ -47,31 +49,26 @@ impl Reader for PressureReader {
 
     fn read(&mut self, report: &mut Report) {
         let mut absent = 0;
-        for file in &mut self.files {
+        for ((_, shares), file) in RESOURCES.iter().zip(&mut self.files) {
             let parsed = match file.read() {
                 Ok(text) => Pressure::parse(text).map_err(|error| file.failed(error)),
                 Err(fault) => Err(fault),
             };
             match parsed {
                 Ok(pressure) => {
-                    push(&pressure.some, report);
-                    push(&pressure.full, report);
+                    for stall in [&pressure.some, &pressure.full].into_iter().take(shares.len()) {
+                        report.push(stall.total_us.map(|microseconds| microseconds as f64 / 1e6));
+                        report.push(stall.avg10);
+                    }
                 }
                 Err(fault) => {
                     absent += usize::from(matches!(fault, Fault::Absent(_)));
-                    report.miss(SERIES_PER_RESOURCE, &fault);
+                    report.miss(SERIES_PER_SHARE * shares.len(), &fault);
                 }
             }
         }
         if absent == RESOURCES.len() {
             report.absent("this kernel reports no pressure; boot it with psi=1".to_owned());
         }
-    }
-}
-
-fn push(stall: &Stall, report: &mut Report) {
-    report.push(stall.total_us.map(|microseconds| microseconds as f64 / 1e6));
-    for ratio in [stall.avg10, stall.avg60, stall.avg300] {
-        report.push(ratio);
     }
 }

@@ -11,9 +11,8 @@ use crate::parse::proc::single_number;
 /// Read for the reserve, and also reported under its own name.
 const RESERVE: &str = "min_free_kbytes";
 
-const SETTINGS: [&str; 14] = [
+const SETTINGS: [&str; 12] = [
     RESERVE,
-    "admin_reserve_kbytes",
     "compaction_proactiveness",
     "dirty_background_bytes",
     "dirty_background_ratio",
@@ -21,7 +20,6 @@ const SETTINGS: [&str; 14] = [
     "dirty_ratio",
     "overcommit_memory",
     "swappiness",
-    "user_reserve_kbytes",
     "vfs_cache_pressure",
     "watermark_boost_factor",
     "watermark_scale_factor",

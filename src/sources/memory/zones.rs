@@ -19,15 +19,14 @@ const SUMS: &[Entry] = &[
     ("uma_memory_per_cpu_lists_bytes", &[], |zone| zone.per_cpu),
 ];
 
-const PER_ZONE: &[Entry] = &[
-    ("uma_zone_free_bytes", &[], |zone| zone.free),
-    ("uma_zone_managed_bytes", &[], |zone| zone.managed),
-    ("uma_zone_present_bytes", &[], |zone| zone.present),
+const PER_ZONE: &[Entry] = &[("uma_zone_free_bytes", &[], |zone| zone.free)];
+
+/// Of zones where there are several nodes; of one node the sums of the machine are all.
+const PER_ZONE_OF_NODES: &[Entry] = &[
     ("uma_zone_cma_free_bytes", &[], |zone| zone.free_cma),
     ("uma_zone_watermark_bytes", &[("watermark", "min")], |zone| zone.min),
     ("uma_zone_watermark_bytes", &[("watermark", "low")], |zone| zone.low),
     ("uma_zone_watermark_bytes", &[("watermark", "high")], |zone| zone.high),
-    ("uma_zone_watermark_bytes", &[("watermark", "promo")], |zone| zone.promo),
 ];
 
 #[derive(Debug)]
@@ -78,7 +77,12 @@ impl ZoneinfoReader {
     }
 
     fn missing(&self) -> usize {
-        SUMS.len() + self.known.len() * PER_ZONE.len() + self.nodes.len()
+        SUMS.len() + self.known.len() * self.per_zone().count() + self.nodes.len()
+    }
+
+    fn per_zone(&self) -> impl Iterator<Item = &'static Entry> + use<> {
+        let of_nodes = if self.nodes.is_empty() { &[] } else { PER_ZONE_OF_NODES };
+        PER_ZONE.iter().chain(of_nodes)
     }
 }
 
@@ -92,7 +96,7 @@ impl Reader for ZoneinfoReader {
             SUMS.iter().map(|(name, labels, _)| SeriesKey::new(name, labels)).collect();
         for (node, zone) in &self.known {
             let node = node.to_string();
-            for (name, labels, _) in PER_ZONE {
+            for (name, labels, _) in self.per_zone() {
                 let mut labels = labels.to_vec();
                 labels.extend([("node", node.as_str()), ("zone", zone.as_str())]);
                 series.push(SeriesKey::new(name, &labels));
@@ -125,7 +129,7 @@ impl Reader for ZoneinfoReader {
         self.per_cpu_lists = bytes(self.zoneinfo.sum(|zone| zone.per_cpu), page_size);
         for (node, name) in &self.known {
             let zone = self.zoneinfo.zones().find(|zone| zone.node == *node && zone.name == *name);
-            for (_, _, value) in PER_ZONE {
+            for (_, _, value) in self.per_zone() {
                 let pages = zone.map_or(Reading::Unsupported, value);
                 report.push_whole(bytes(pages, page_size));
             }

@@ -105,7 +105,7 @@ fn real_daemon_with_syslog_alone_shows_a_forged_line_and_does_not_act() {
     assert_eq!(metrics.get("uma_kernel_log_reader{reader=\"syslog\"}"), Some(&1.0));
     assert!(!metrics.contains_key("uma_kernel_events_total{event=\"xid\"}"), "{metrics:?}");
     let state = "uma_rule_state{group=\"g\",rule=\"Xid\",state=\"unknown\"}";
-    daemon.wait_until("unknown", |daemon| daemon.metric(state) == 1.0);
+    daemon.wait_until("unknown", |daemon| daemon.count(state) == 1.0);
     let (_, verdict) = daemon.get("/api/v1/verdict");
     assert!(!verdict.contains("wedged"), "{verdict}");
     daemon.terminate();

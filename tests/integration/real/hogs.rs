@@ -76,7 +76,7 @@ impl Stage {
         }
         self.daemon.wait_until("done", |daemon| {
             let done = "uma_actions_total{action=\"stop_engine\",outcome=\"done\"}";
-            daemon.metric(done) == 1.0
+            daemon.count(done) == 1.0
         });
     }
 }

@@ -74,7 +74,7 @@ fn decide(mode: &str) -> Flood {
     });
     let outcome = if mode == "observe" { "skipped" } else { "done" };
     let done = format!("uma_actions_total{{action=\"drop_caches\",outcome=\"{outcome}\"}}");
-    daemon.wait_until("done", |daemon| daemon.metric(&done) > 0.0);
+    daemon.wait_until("done", |daemon| daemon.count(&done) > 0.0);
     std::thread::sleep(std::time::Duration::from_millis(500));
     let end = meminfo_bytes("Cached");
     daemon.terminate();

@@ -8,7 +8,7 @@ use super::{ALWAYS, Node, make_fifo, outcomes};
 use crate::daemon::{Daemon, history, of_kind};
 
 fn one(daemon: &Daemon, action: &str, outcome: &str) -> bool {
-    daemon.metric(&outcomes(action, outcome)) == 1.0
+    daemon.count(&outcomes(action, outcome)) == 1.0
 }
 
 fn read(node: &Node, file: &str) -> String {
@@ -161,8 +161,7 @@ fn a_restart_of_the_daemon_resets_no_guard_rail() {
     fs::write(node.drop_caches(), "").unwrap();
     let daemon = node.start(&["--mode=enforce"]);
     daemon.wait_until("held", |daemon| {
-        let series_of_hold =
-            "uma_decisions_total{rule=\"Always\",decision=\"hold\",reason=\"cooldown\"}";
+        let series_of_hold = "uma_holds_total{rule=\"Always\",reason=\"cooldown\"}";
         let mut metrics = daemon.metrics().into_iter();
         metrics.any(|(series, value)| value > 0.0 && labels(&series) == labels(series_of_hold))
     });

@@ -182,7 +182,7 @@ fn received_alerts_survive_a_kill_as_firing_or_resolved() {
     assert!(!daemon.log().contains("to=\"inactive\""), "{}", daemon.log());
     // Repeated and late posts change nothing.
     send(&node, vec![alert(low, "firing", 0, &[]), alert(other, "firing", 0, &[])]);
-    daemon.wait_until("received", |daemon| daemon.metric("uma_received_posts_total") > 0.0);
+    daemon.wait_until("received", |daemon| daemon.count("uma_received_posts_total") > 0.0);
     assert_eq!(received(&daemon).len(), 1);
     daemon.terminate();
     assert_eq!(turns(&node).len(), 3, "nothing new has happened");

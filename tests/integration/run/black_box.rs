@@ -92,7 +92,7 @@ fn the_last_seconds_before_an_unclean_reboot_are_shown_and_counted_once() {
     });
     assert_eq!((daemon.metric(CLEAN), daemon.metric(UNCLEAN_BOOTS)), (0.0, 1.0));
     assert_eq!(daemon.metric("uma_last_boot_memory_bytes{kind=\"free\"}"), 77_777.0 * 1024.0);
-    assert_eq!(daemon.metric("uma_events_total{event=\"unclean_boot\"}"), 1.0);
+    assert_eq!(daemon.count("uma_events_total{event=\"unclean_boot\"}"), 1.0);
 
     let lines = objects(&node, &["--last-boot", "--json"]);
     assert_eq!((&lines[0]["boot_id"], &lines[0]["end"]), (&"boot-a".into(), &"unclean".into()));
@@ -116,7 +116,7 @@ fn the_last_seconds_before_an_unclean_reboot_are_shown_and_counted_once() {
     let daemon = run_until_recorded(&node, 2.0);
     know_last_boot(&daemon);
     assert_eq!((daemon.metric(CLEAN), daemon.metric(UNCLEAN_BOOTS)), (0.0, 1.0));
-    assert_eq!(daemon.metric("uma_events_total{event=\"unclean_boot\"}"), 0.0);
+    assert_eq!(daemon.count("uma_events_total{event=\"unclean_boot\"}"), 0.0);
     daemon.terminate();
     let history = history(&node.storage());
     let recorded: Vec<&Value> = of_kind(&history, "unclean_boot").collect();

@@ -142,7 +142,7 @@ fn the_growing_engine_alone_is_stopped_when_memory_collapses() {
     }
     assert_eq!(engine.signal(), Some(9));
     daemon.wait_until("done", |daemon| {
-        daemon.metric("uma_actions_total{action=\"stop_engine\",outcome=\"done\"}") == 1.0
+        daemon.count("uma_actions_total{action=\"stop_engine\",outcome=\"done\"}") == 1.0
     });
     assert!(other.0.try_wait().unwrap().is_none(), "the other one goes on");
     daemon.terminate();
@@ -171,7 +171,7 @@ fn observe_mode_reports_the_engine_that_it_would_stop() {
     let (node, daemon) = Node::with_engine("observe", &engine, &other);
     node.collapse(GIB);
     daemon.wait_until("reported", |daemon| {
-        daemon.metric("uma_actions_total{action=\"stop_engine\",outcome=\"skipped\"}") >= 1.0
+        daemon.count("uma_actions_total{action=\"stop_engine\",outcome=\"skipped\"}") >= 1.0
     });
     daemon.terminate();
     assert!(decisions(&node)[0].to_string().contains("\"loads\""));
@@ -208,10 +208,10 @@ fn a_hanging_cache_drop_delays_neither_the_brake_nor_the_loop_nor_the_shutdown()
     }
     assert_eq!(engine.signal(), Some(9));
     daemon.wait_until("done", |daemon| {
-        daemon.metric("uma_actions_total{action=\"stop_engine\",outcome=\"done\"}") == 1.0
+        daemon.count("uma_actions_total{action=\"stop_engine\",outcome=\"done\"}") == 1.0
     });
     // The drop still hangs, and the loop continues: it reads the new files.
-    assert_eq!(daemon.metric("uma_actions_total{action=\"drop_caches\",outcome=\"done\"}"), 0.0);
+    assert_eq!(daemon.count("uma_actions_total{action=\"drop_caches\",outcome=\"done\"}"), 0.0);
     node.leave(17 * GIB);
     daemon.wait_until("sampling", |daemon| {
         daemon.metric("uma_memory_free_bytes") == (17 * GIB * 1024) as f64

@@ -19,8 +19,7 @@ groups:
       cooldown: 1h
 ";
 
-const ENDED: &str = "uma_temporary_settings_undone_total{result=\"restored\",\
-                     setting=\"engine_pause\"}";
+const ENDED: &str = "uma_temporary_settings_undone_total{result=\"restored\"}";
 
 fn node(sglang: &Sglang) -> Node {
     let node = Node::new("gb10-4k");
@@ -46,7 +45,7 @@ fn a_busy_engine_is_paused_emptied_and_resumed() {
     let sglang = Sglang::start();
     let node = node(&sglang);
     let daemon = start(&node);
-    daemon.wait_until("done", |daemon| daemon.metric(&outcomes("empty_cache", "done")) == 1.0);
+    daemon.wait_until("done", |daemon| daemon.count(&outcomes("empty_cache", "done")) == 1.0);
     let label = format!("{{engine=\"sglang-{}\"}}", sglang.port);
     let metric = |name: &str| daemon.metric(&format!("{name}{label}"));
     assert_eq!(metric("uma_engine_requests_running"), 1.0);
@@ -55,7 +54,7 @@ fn a_busy_engine_is_paused_emptied_and_resumed() {
     assert!(usage > 0.0 && usage < 0.1, "{usage}");
     let tokens = metric("uma_engine_kv_cache_available_tokens");
     assert!(tokens > 60_000.0 && tokens < 65_536.0, "{tokens}");
-    daemon.wait_until("counted", |daemon| daemon.metric(ENDED) == 1.0);
+    daemon.wait_until("counted", |daemon| daemon.count(ENDED) == 1.0);
     daemon.terminate();
     let posts: Vec<String> =
         sglang.requests().into_iter().filter(|request| request.starts_with("POST")).collect();
@@ -84,7 +83,7 @@ fn an_engine_left_paused_by_a_kill_is_resumed_at_the_next_start() {
     let daemon = node.start(&[]);
     sglang.wait_until_posted("/continue_generation");
     daemon.wait_until("reported", |daemon| daemon.log().contains("is running again, after an end"));
-    daemon.wait_until("counted", |daemon| daemon.metric(ENDED) == 1.0);
+    daemon.wait_until("counted", |daemon| daemon.count(ENDED) == 1.0);
     daemon.terminate();
     assert_eq!(sglang.posted("/continue_generation"), 1);
 }
@@ -107,14 +106,14 @@ fn an_engine_that_does_not_resume_is_asked_again_every_ten_seconds() {
     sglang.set("deaf");
     let node = node(&sglang);
     let daemon = start(&node);
-    daemon.wait_until("failed", |daemon| daemon.metric(&outcomes("empty_cache", "failed")) == 1.0);
-    daemon.wait_until("shown", |daemon| daemon.metric(PAUSED) == 1.0);
+    daemon.wait_until("failed", |daemon| daemon.count(&outcomes("empty_cache", "failed")) == 1.0);
+    daemon.wait_until("shown", |daemon| daemon.count(PAUSED) == 1.0);
     assert_eq!(sglang.posted("/continue_generation"), 3, "within the act");
     sglang.unset("deaf");
-    daemon.wait_until("resumed", |daemon| daemon.metric(ENDED) == 1.0);
+    daemon.wait_until("resumed", |daemon| daemon.count(ENDED) == 1.0);
     assert_eq!(sglang.posted("/continue_generation"), 4);
     assert!(daemon.log().contains("is running again, after it did not before"), "{}", daemon.log());
-    daemon.wait_until("shown", |daemon| daemon.metric(PAUSED) == 0.0);
+    daemon.wait_until("shown", |daemon| daemon.count(PAUSED) == 0.0);
     daemon.terminate();
     let history = history(&node.storage());
     let outcome = of_kind(&history, "outcome").next().unwrap();

@@ -193,7 +193,7 @@ fn events_that_last_until_a_reboot_are_known_after_a_restart() {
     );
     let daemon = node.start(&[]);
     let fatal = "uma_kernel_event_last_timestamp_seconds{event=\"uvm_fatal\"}";
-    assert_eq!(daemon.metric(fatal), 0.0);
+    assert_eq!(daemon.count(fatal), 0.0);
     append(
         &node,
         &record(

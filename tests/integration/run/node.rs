@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::{ALWAYS, Node, replace};
+use crate::daemon::Daemon;
 
 const STATE: &str = "uma_rule_state{group=\"g\",rule=\"Low\",state=";
 
@@ -65,7 +66,8 @@ fn a_rule_on_a_file_that_turns_to_garbage_is_unknown_until_it_is_back() {
     let meminfo = fs::read_to_string(node.path("proc/meminfo")).unwrap();
     let daemon = node.start(&[]);
     let state = |state: &str| daemon.metrics().get(&format!("{STATE}\"{state}\"}}")).copied();
-    daemon.wait_until("evaluated", |_| state("inactive") == Some(1.0));
+    let rests = |daemon: &Daemon| daemon.metric("uma_rules{state=\"inactive\"}") == 1.0;
+    daemon.wait_until("evaluated", rests);
     replace(&node.path("proc/meminfo"), "\u{0}\u{7f}garbage: -1 kB\nMemFree: many kB\n");
     daemon.wait_until("unknown", |_| state("unknown") == Some(1.0));
     assert_eq!(daemon.metric("uma_scrape_collector_success{collector=\"meminfo\"}"), 0.0);
@@ -77,7 +79,8 @@ fn a_rule_on_a_file_that_turns_to_garbage_is_unknown_until_it_is_back() {
     });
     assert_eq!(state("unknown"), Some(1.0));
     replace(&node.path("proc/meminfo"), &meminfo);
-    daemon.wait_until("evaluated again", |_| state("inactive") == Some(1.0));
+    daemon.wait_until("evaluated again", rests);
+    assert_eq!(state("unknown"), None);
     assert_eq!(daemon.metric("uma_scrape_collector_success{collector=\"meminfo\"}"), 1.0);
     let (_, log) = daemon.terminate();
     assert!(log.contains("rule unknown") && log.contains("rule known again"), "{log}");

@@ -87,7 +87,7 @@ fn holds(daemon: &Daemon, reason: &str) -> bool {
     let reason = format!("reason=\"{reason}\"");
     let mut metrics = daemon.metrics().into_iter();
     metrics.any(|(series, value)| {
-        value > 0.0 && series.starts_with("uma_decisions_total") && series.contains(&reason)
+        value > 0.0 && series.starts_with("uma_holds_total") && series.contains(&reason)
     })
 }
 
@@ -176,7 +176,7 @@ fn a_pending_act_is_done_once_after_its_approval() {
     let approved = node.ordered(&["approve", &question, "--comment", "go"]);
     assert_eq!(approved["order"], "approve");
     let done = outcomes("drop_caches", "done");
-    daemon.wait_until("done", |daemon| daemon.metric(&done) == 1.0);
+    daemon.wait_until("done", |daemon| daemon.count(&done) == 1.0);
     assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "1");
     let again = node.order(&["approve", &question]);
     assert_eq!(again.code, 1, "it is used up: {again:?}");
@@ -218,7 +218,7 @@ fn a_pause_made_without_the_daemon_applies_from_its_first_step() {
     let resumed = node.order(&["resume"]);
     assert!(resumed.code == 0 && resumed.stdout == "no longer paused\n", "{resumed:?}");
     let done = outcomes("drop_caches", "done");
-    daemon.wait_until("done", |daemon| daemon.metric(&done) == 1.0);
+    daemon.wait_until("done", |daemon| daemon.count(&done) == 1.0);
     let idle = node.order(&["resume"]);
     assert!(idle.code == 1 && idle.stderr.contains("not paused"), "{idle:?}");
     assert_eq!(node.order(&["pause", "status"]).code, 1);
@@ -283,12 +283,11 @@ fn a_stopped_remedy_can_be_reset() {
     let stopped = node.ordered(&["breaker", "list"]);
     assert_eq!((&stopped["rule"]["alert"], &stopped["is_open"]), (&"Always".into(), &true.into()));
     assert!(daemon.get("/").1.contains("Stopped remedies"));
-    let done = daemon.metric(&outcomes("drop_caches", "done"));
+    let done = daemon.count(&outcomes("drop_caches", "done"));
     let unknown = node.order(&["breaker", "reset", "g/Alway"]);
     assert!(unknown.code == 1 && unknown.stderr.contains("g/Always"), "{unknown:?}");
     assert_eq!(node.ordered(&["breaker", "reset", "g/Always"])["order"], "reset_breaker");
-    daemon
-        .wait_until("done again", |daemon| daemon.metric(&outcomes("drop_caches", "done")) > done);
+    daemon.wait_until("done again", |daemon| daemon.count(&outcomes("drop_caches", "done")) > done);
 }
 
 #[test]
@@ -329,13 +328,13 @@ fn an_act_that_cannot_be_journalled_is_not_done_and_opens_no_breaker() {
     journal.execute_batch("BEGIN IMMEDIATE").unwrap();
     assert_eq!(node.order(&["resume"]).code, 0);
     let not_done = outcomes("drop_caches", "not_done");
-    daemon.wait_until("not done", |daemon| daemon.metric(&not_done) > 0.0);
+    daemon.wait_until("not done", |daemon| daemon.count(&not_done) > 0.0);
     assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
     assert!(!holds(&daemon, "breaker_open"));
-    assert_eq!(daemon.metric(&outcomes("drop_caches", "failed")), 0.0);
+    assert_eq!(daemon.count(&outcomes("drop_caches", "failed")), 0.0);
     journal.execute_batch("ROLLBACK").unwrap();
     let done = outcomes("drop_caches", "done");
-    daemon.wait_until("done", |daemon| daemon.metric(&done) > 0.0);
+    daemon.wait_until("done", |daemon| daemon.count(&done) > 0.0);
     daemon.terminate();
     let history = history(&node.storage());
     let is_recorded = of_kind(&history, "outcome").any(|outcome| outcome["result"] == "not_done");

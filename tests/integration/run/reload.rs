@@ -104,12 +104,12 @@ fn a_reload_takes_guard_rails_and_reports_mistakes_in_them() {
         metrics.any(|(series, count)| series.contains("reason=\"maintenance\"") && count > 0.0)
     };
     daemon.wait_until("held", is_held);
-    assert_eq!(daemon.metric(&outcomes("drop_caches", "done")), 0.0);
+    assert_eq!(daemon.count(&outcomes("drop_caches", "done")), 0.0);
     write(&format!("{windows}, inhibited_by: [Alway]"));
     let (status, body) = daemon.post("/-/reload");
     assert_ne!(status, 200);
     assert!(body.contains("no rule has the alert") && body.contains("\"Always\"?"), "{body}");
     write("");
     assert_eq!(daemon.post("/-/reload").0, 200);
-    daemon.wait_until("done", |daemon| daemon.metric(&outcomes("drop_caches", "done")) > 0.0);
+    daemon.wait_until("done", |daemon| daemon.count(&outcomes("drop_caches", "done")) > 0.0);
 }

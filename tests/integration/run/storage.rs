@@ -20,7 +20,7 @@ fn a_daemon_without_a_journal_samples_and_exports_and_does_not_act() {
         daemon.wait_until("held", |daemon| holds(daemon, "journal_unreadable") > 0.0);
         assert_eq!(daemon.metric("uma_guard_rails_restored"), 0.0);
         for outcome in ["done", "failed", "skipped"] {
-            assert_eq!(daemon.metric(&outcomes("drop_caches", outcome)), 0.0, "{outcome}");
+            assert_eq!(daemon.count(&outcomes("drop_caches", outcome)), 0.0, "{outcome}");
         }
         assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
         let (status, _) = daemon.get("/api/v1/events");
@@ -43,7 +43,7 @@ fn remedies_act_once_the_journal_becomes_readable() {
     let daemon = node.start_with_storage(&storage, &["--mode=enforce"]);
     daemon.wait_until("held", |daemon| holds(daemon, "journal_unreadable") > 0.0);
     fs::remove_file(&storage).unwrap();
-    daemon.wait_until("done", |daemon| daemon.metric(&outcomes("drop_caches", "done")) > 0.0);
+    daemon.wait_until("done", |daemon| daemon.count(&outcomes("drop_caches", "done")) > 0.0);
     assert_eq!(daemon.metric("uma_guard_rails_restored"), 1.0);
     daemon.terminate();
     assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "1");
@@ -53,9 +53,8 @@ fn remedies_act_once_the_journal_becomes_readable() {
 fn holds(daemon: &Daemon, reason: &str) -> f64 {
     let metrics = daemon.metrics().into_iter();
     let wanted = format!("reason=\"{reason}\"");
-    let holds = metrics.filter(|(series, _)| {
-        series.starts_with("uma_decisions_total") && series.contains(&wanted)
-    });
+    let holds = metrics
+        .filter(|(series, _)| series.starts_with("uma_holds_total") && series.contains(&wanted));
     holds.map(|(_, value)| value).sum()
 }
 

@@ -32,13 +32,11 @@ fn values(node: &Node) -> [String; 2] {
 }
 
 fn is_set(daemon: &Daemon) -> bool {
-    daemon.metric("uma_temporary_settings{setting=\"vm.swappiness\"}") == 1.0
+    daemon.count("uma_temporary_settings{setting=\"vm.swappiness\"}") == 1.0
 }
 
 fn undone(daemon: &Daemon, result: &str) -> f64 {
-    daemon.metric(&format!(
-        "uma_temporary_settings_undone_total{{result=\"{result}\",setting=\"vm.swappiness\"}}"
-    ))
+    daemon.metric(&format!("uma_temporary_settings_undone_total{{result=\"{result}\"}}"))
 }
 
 const BEFORE: [&str; 2] = ["60", "20"];
@@ -52,8 +50,8 @@ fn a_setting_lasts_as_long_as_its_alert_and_history_shows_it() {
     daemon.wait_until("set", is_set);
     assert_eq!(values(&node), SET);
     node.set_meminfo("MemFree", 8 << 20);
-    daemon.wait_until("undone", |daemon| undone(daemon, "restored") == 1.0);
-    daemon.wait_until("reported", |daemon| daemon.metric(&outcomes("undo", "done")) == 1.0);
+    daemon.wait_until("undone", |daemon| undone(daemon, "restored") == 2.0);
+    daemon.wait_until("reported", |daemon| daemon.count(&outcomes("undo", "done")) == 1.0);
     assert_eq!(values(&node), BEFORE);
     daemon.terminate();
     let history = history(&node.storage());
@@ -100,8 +98,7 @@ fn a_start_after_a_kill_restores_the_settings_that_are_unchanged_since() {
 fn observe_mode_writes_no_setting() {
     let node = node();
     let daemon = node.start(&[]);
-    daemon
-        .wait_until("reported", |daemon| daemon.metric(&outcomes("set_sysctl", "skipped")) == 1.0);
+    daemon.wait_until("reported", |daemon| daemon.count(&outcomes("set_sysctl", "skipped")) == 1.0);
     daemon.terminate();
     assert_eq!(values(&node), BEFORE);
     assert!(!node.storage().join("undo.log").exists());
@@ -112,7 +109,7 @@ fn no_setting_is_changed_without_a_writable_undo_log() {
     let node = node();
     fs::create_dir_all(node.storage().join("undo.log")).unwrap();
     let daemon = node.start(&["--mode=enforce"]);
-    daemon.wait_until("failed", |daemon| daemon.metric(&outcomes("set_sysctl", "failed")) >= 1.0);
+    daemon.wait_until("failed", |daemon| daemon.count(&outcomes("set_sysctl", "failed")) >= 1.0);
     assert!(daemon.log().contains("opening the undo log"), "{}", daemon.log());
     daemon.terminate();
     assert_eq!(values(&node), BEFORE);

@@ -60,9 +60,11 @@ pub struct Metric {
     pub least: f64,
     /// Highest value.
     pub most: f64,
+    /// Whether a scrape of everything leaves out the series that are 0, since nothing asks for it.
+    pub hides_zero: bool,
     /// Whether the series are received: they may have other labels, and only rules read them.
     pub is_of_others: bool,
-    /// One sentence of help, with its source.
+    /// One or more sentences of help, with the source of the values.
     pub help: &'static str,
 }
 
@@ -96,8 +98,20 @@ impl Metric {
     ) -> Self {
         let (least, most) = (0.0, f64::INFINITY);
         let (closed, optional): (&[ClosedLabel], &[&str]) = (&[], &[]);
-        let is_of_others = false;
-        Self { name, kind, source, labels, optional, closed, least, most, is_of_others, help }
+        let (hides_zero, is_of_others) = (false, false);
+        Self {
+            name,
+            kind,
+            source,
+            labels,
+            optional,
+            closed,
+            least,
+            most,
+            hides_zero,
+            is_of_others,
+            help,
+        }
     }
 
     /// With all the values that some labels may have.
@@ -125,9 +139,20 @@ impl Metric {
         Self { most: 1.0, ..self }
     }
 
+    /// Left out of a scrape of everything while it is 0.
+    const fn hides_zero(self) -> Self {
+        Self { hides_zero: true, ..self }
+    }
+
     /// Received, with labels of the sender.
     const fn of_others(self) -> Self {
         Self { is_of_others: true, ..self }
+    }
+
+    /// The first clause of the help. Each scrape has it, and the reference of the metrics the rest.
+    pub fn summary(&self) -> &'static str {
+        let ends = [". ", "; ", ": ", " ("].into_iter().filter_map(|end| self.help.find(end));
+        ends.min().map_or(self.help, |end| &self.help[..end]).trim_end_matches('.')
     }
 
     /// Whether the value is possible: no value of a machine exceeds 2^60.

@@ -10,11 +10,16 @@ use jiff::Timestamp;
 use promql_rules::store::{Batch, SeriesId, SeriesStore};
 
 use super::guard::Guard;
+use super::rule::{Remedy, RemedyStep, Rule};
+use super::status::RuleState;
 use crate::model::{
-    Action, DeathTime, Decision, DecisionRecord, EventKind, FaultClass, HoldReason, KernelEvent,
-    Killer, Mode, Moment, OomBound, Outcome, OutcomeResult, ProgramEvent, Reading, RuleId,
-    SeriesKey, XidClass,
+    DeathTime, Decision, DecisionRecord, EventKind, FaultClass, KernelEvent, Killer, Mode, Moment,
+    OomBound, Outcome, ProgramEvent, Reading, RuleId, SeriesKey, XidClass,
 };
+
+/// What people are alerted to: these outcomes are counted from 0 on for what loaded rules may do.
+/// The others appear with their first.
+const ALERTED_OUTCOMES: [&str; 3] = ["done", "failed", "skipped"];
 
 /// A place in [`Counters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +62,8 @@ pub(super) struct Counters {
     /// Cells that have changed since the last write to the store, each once.
     changed: Vec<Cell>,
     is_changed: Vec<bool>,
+    /// Counts that have appeared since the last write to the store.
+    born: Vec<Cell>,
     batch: Batch,
     places: BTreeMap<SeriesKey, Cell>,
     records: Cell,
@@ -67,6 +74,9 @@ pub(super) struct Counters {
     claimed: [Cell; KernelEvent::KINDS.len()],
     findings: [EventCells; ProgramEvent::KINDS.len()],
     classes: ClassCells,
+    /// How many rules are in each state.
+    rules: [Cell; RuleState::ALL.len()],
+    failed_evaluations: Cell,
     /// Those of `cells` that only a log feeds which can be believed.
     of_believed_log: Range<usize>,
     /// How many of `cells`, the first ones, the kernel log feeds.
@@ -109,6 +119,7 @@ impl Counters {
             cells: Vec::new(),
             changed: Vec::new(),
             is_changed: Vec::new(),
+            born: Vec::new(),
             batch: Batch::new(store),
             places: BTreeMap::new(),
             records: Cell(0),
@@ -119,6 +130,8 @@ impl Counters {
             claimed: [Cell(0); KernelEvent::KINDS.len()],
             findings: [EventCells { count: Cell(0), last: Cell(0) }; ProgramEvent::KINDS.len()],
             classes: ClassCells::UNSET,
+            rules: [Cell(0); RuleState::ALL.len()],
+            failed_evaluations: Cell(0),
             of_believed_log: 0..0,
             of_kernel_log: 0,
             kernel_log: LogView::Believed,
@@ -167,11 +180,9 @@ impl Counters {
             silences: counters.plain(store, "uma_silences"),
             budget_left: counters.plain(store, "uma_action_budget_left"),
         };
-        for action in Action::NAMES {
-            for outcome in OutcomeResult::NAMES {
-                counters.cell(store, &outcome_key(action, outcome));
-            }
-        }
+        counters.rules = RuleState::ALL
+            .map(|state| counters.labelled(store, "uma_rules", ("state", state.name())));
+        counters.failed_evaluations = counters.plain(store, "uma_rule_evaluation_failures_total");
         counters
     }
 
@@ -194,6 +205,15 @@ impl Counters {
     /// The cell of that series, if there is one.
     pub(super) fn known(&self, key: &SeriesKey) -> Option<Cell> {
         self.places.get(key).copied()
+    }
+
+    /// The cell of a count that appears with its first event. Until then it was 0: for rules a
+    /// count that appears at 1 is no increase.
+    fn late_cell(&mut self, store: &mut SeriesStore, key: &SeriesKey) -> Cell {
+        let is_new = self.known(key).is_none();
+        let cell = self.cell(store, key);
+        self.born.extend(is_new.then_some(cell));
+        cell
     }
 
     /// Gives the place of a series that was retired to another one of the same metric, which is
@@ -377,13 +397,31 @@ impl Counters {
     }
 
     pub(super) fn count_decision(&mut self, decision: &DecisionRecord, store: &mut SeriesStore) {
-        let cell = self.cell(store, &decision_key(&decision.rule, decision.decision));
+        let key = decision_key(&decision.rule, decision.decision.name());
+        let cell = self.late_cell(store, &key);
         self.add(cell, 1.0);
+        if let Decision::Hold(reason) = decision.decision {
+            let labels = [("reason", reason.name()), ("rule", &*decision.rule.alert)];
+            let cell = self.late_cell(store, &SeriesKey::new("uma_holds_total", &labels));
+            self.add(cell, 1.0);
+        }
     }
 
     pub(super) fn count_outcome(&mut self, outcome: &Outcome, store: &mut SeriesStore) {
-        let cell = self.cell(store, &outcome_key(&outcome.action, outcome.result.name()));
+        let key = outcome_key(&outcome.action, outcome.result.name());
+        let cell = self.late_cell(store, &key);
         self.add(cell, 1.0);
+    }
+
+    pub(super) fn count_failed_evaluation(&mut self) {
+        self.add(self.failed_evaluations, 1.0);
+    }
+
+    /// How many rules are in each state, in the order of [`RuleState::ALL`].
+    pub(super) fn set_rules(&mut self, counts: [u32; RuleState::ALL.len()]) {
+        for (cell, count) in self.rules.into_iter().zip(counts) {
+            self.set(cell, f64::from(count));
+        }
     }
 
     /// What holds all remedies back.
@@ -406,17 +444,20 @@ impl Counters {
         }
     }
 
-    /// Makes the decision counters of a rule with a remedy exist; of one that reboots, more.
-    pub(super) fn begin_decisions(
-        &mut self,
-        rule: &RuleId,
-        reboots: bool,
-        store: &mut SeriesStore,
-    ) {
-        self.cell(store, &decision_key(rule, Decision::Act));
-        let held = |reason: &HoldReason| reboots || !reason.is_of_reboot();
-        for reason in HoldReason::ALL.into_iter().filter(held) {
-            self.cell(store, &decision_key(rule, Decision::Hold(reason)));
+    /// Makes the counters of what the remedy of a rule decides and does exist, if it does more than
+    /// notify.
+    pub(super) fn begin_remedy(&mut self, rule: &Rule, remedy: &Remedy, store: &mut SeriesStore) {
+        if remedy.steps.iter().all(RemedyStep::is_notice) {
+            return;
+        }
+        for decision in ["act", "hold"] {
+            self.cell(store, &decision_key(&rule.id, decision));
+        }
+        for step in &remedy.steps {
+            let action = step.action(None);
+            for outcome in ALERTED_OUTCOMES {
+                self.cell(store, &outcome_key(action.name(), outcome));
+            }
         }
     }
 
@@ -449,10 +490,16 @@ impl Counters {
     /// The same at the same instant again, after some have changed.
     pub(super) fn publish_changed(&mut self, at: Moment, store: &mut SeriesStore) {
         let at_ms = at.timeline_ms();
+        let is_past = self.batch.is_past(store, at_ms);
+        for cell in self.born.drain(..).filter(|_| !is_past) {
+            if let Some((id, _)) = self.cells.get(cell.0) {
+                self.batch.append(store, *id, at_ms - 1, Reading::Value(0.0));
+            }
+        }
         for (id, reading) in self.changed.iter().filter_map(|cell| self.reading(cell.0)) {
             self.batch.append(store, id, at_ms, reading);
         }
-        if !self.batch.is_past(store, at_ms) {
+        if !is_past {
             for cell in self.changed.drain(..) {
                 if let Some(is_changed) = self.is_changed.get_mut(cell.0) {
                     *is_changed = false;
@@ -468,11 +515,9 @@ impl Counters {
     }
 }
 
-fn decision_key(rule: &RuleId, decision: Decision) -> SeriesKey {
-    SeriesKey::new(
-        "uma_decisions_total",
-        &[("rule", &rule.alert), ("decision", decision.name()), ("reason", decision.reason())],
-    )
+fn decision_key(rule: &RuleId, decision: &str) -> SeriesKey {
+    let labels = [("decision", decision), ("rule", &*rule.alert)];
+    SeriesKey::new("uma_decisions_total", &labels)
 }
 
 fn outcome_key(action: &str, outcome: &str) -> SeriesKey {

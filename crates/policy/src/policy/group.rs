@@ -51,8 +51,7 @@ struct RunningRule {
 /// The series of one rule.
 #[derive(Clone, Debug)]
 struct Cells {
-    states: [Cell; RuleState::ALL.len()],
-    failures: Cell,
+    states: [Cell; RuleState::NOTABLE.len()],
     /// For a rule with a remedy: whether its breaker is open, whether it waits for approval.
     guard: Option<[Cell; 2]>,
     /// For a remedy that goes ahead unless it is denied: when.
@@ -193,6 +192,7 @@ impl Group {
         mode: Mode,
         guard: &Guard,
         counters: &mut Counters,
+        counts: &mut [u32; RuleState::ALL.len()],
     ) {
         let now_ms = at.timeline_ms();
         for running in &mut self.rules {
@@ -200,6 +200,9 @@ impl Group {
             let signs = running.cells.guard.map(|_| guard.signs(&running.rule, mode, now_ms));
             let goes_ahead = guard.goes_ahead_at(&running.rule.id);
             let current = (running.state(), signs, goes_ahead);
+            for (state, count) in RuleState::ALL.iter().zip(&mut *counts) {
+                *count += u32::from(*state == current.0);
+            }
             if running.published.replace(current) == Some(current) {
                 continue;
             }
@@ -209,7 +212,7 @@ impl Group {
             if let Some(cell) = running.cells.goes_ahead {
                 counters.set(cell, goes_ahead as f64);
             }
-            for (state, cell) in RuleState::ALL.iter().zip(running.cells.states) {
+            for (state, cell) in RuleState::NOTABLE.iter().zip(running.cells.states) {
                 counters.set(cell, f64::from(*state == current.0));
             }
         }
@@ -281,14 +284,12 @@ impl Group {
 impl Cells {
     fn new(rule: &Rule, store: &mut SeriesStore, counters: &mut Counters) -> Self {
         let labels = [("group", &*rule.id.group), ("rule", &*rule.id.alert)];
-        let states = RuleState::ALL.map(|state| {
+        let states = RuleState::NOTABLE.map(|state| {
             let labels = [labels[0], labels[1], ("state", state.name())];
             counters.cell(store, &SeriesKey::new("uma_rule_state", &labels))
         });
-        let failures = SeriesKey::new("uma_rule_evaluation_failures_total", &labels);
-        let guard = rule.remedy.is_some().then(|| {
-            let reboots = rule.remedy.as_ref().is_some_and(Remedy::reboots);
-            counters.begin_decisions(&rule.id, reboots, store);
+        let guard = rule.remedy.as_ref().map(|remedy| {
+            counters.begin_remedy(rule, remedy, store);
             ["uma_remedy_breaker_open", "uma_remedy_approval_pending"]
                 .map(|name| counters.cell(store, &SeriesKey::new(name, &labels)))
         });
@@ -297,12 +298,12 @@ impl Cells {
             let name = "uma_remedy_goes_ahead_timestamp_seconds";
             counters.cell(store, &SeriesKey::new(name, &labels))
         });
-        Self { states, failures: counters.cell(store, &failures), guard, goes_ahead }
+        Self { states, guard, goes_ahead }
     }
 
     fn retire(&self, counters: &mut Counters) {
         let guard = self.guard.iter().flatten().chain(&self.goes_ahead);
-        for cell in self.states.iter().chain([&self.failures]).chain(guard) {
+        for cell in self.states.iter().chain(guard) {
             counters.retire(*cell);
         }
     }
@@ -430,7 +431,7 @@ impl RunningRule {
             }
             Ok(Evaluated::Unknown(reasons)) => return Err(reasons),
             Err(error) => {
-                context.counters.add(self.cells.failures, 1.0);
+                context.counters.count_failed_evaluation();
                 return Err(vec![error]);
             }
         };
@@ -439,7 +440,7 @@ impl RunningRule {
             context.step.alerts.push(alert::change(rule, alert, from, at));
         };
         self.alerts.update(rule, at, at.uptime, &samples, report).map_err(|error| {
-            context.counters.add(self.cells.failures, 1.0);
+            context.counters.count_failed_evaluation();
             vec![error]
         })
     }

@@ -68,6 +68,7 @@ use received::Received;
 use restarts::Restarts;
 use rule::{RemedyStep, RuleScope, RuleSet};
 use sources::SourceTable;
+use status::RuleState;
 
 /// Older kernel events count at the time when they happened, and no rule takes them for news. A
 /// restart takes a supervisor from a tenth of a second to half a minute, and ranges of rules for
@@ -349,9 +350,11 @@ impl Policy {
         }
         if evaluated {
             self.refresh_rule_statuses();
+            let mut counts = [0; RuleState::ALL.len()];
             for group in &mut self.groups {
-                group.publish(at, self.mode, &self.guard, &mut self.counters);
+                group.publish(at, self.mode, &self.guard, &mut self.counters, &mut counts);
             }
+            self.counters.set_rules(counts);
             self.counters.set_guard(&self.guard, self.mode, at);
             self.counters.publish_changed(at, &mut self.store);
         }

@@ -191,8 +191,11 @@ pub enum RuleState {
 }
 
 impl RuleState {
-    /// All states, for the `state` label of `uma_rule_state`.
+    /// All states, for the `state` label of `uma_rules`.
     pub const ALL: [Self; 4] = [Self::Inactive, Self::Pending, Self::Firing, Self::Unknown];
+
+    /// The `state` labels of `uma_rule_state`: hardly any rule is in one of them.
+    pub const NOTABLE: [Self; 3] = [Self::Pending, Self::Firing, Self::Unknown];
 
     /// The `state` label.
     pub fn name(self) -> &'static str {

@@ -29,7 +29,8 @@ pub(super) const METRICS: &[Metric] = &[
         "State changes of received alerts: firing (it began), resolved, forgotten (it was not \
          repeated within alertmanager.receive.forget_after, or its endsAt has passed).",
     )
-    .closed(&[("to", &ReceivedTurn::NAMES)]),
+    .closed(&[("to", &ReceivedTurn::NAMES)])
+    .hides_zero(),
     Metric::counter(
         Source::Daemon,
         "uma_received_alerts_ignored_total",
@@ -38,13 +39,15 @@ pub(super) const METRICS: &[Metric] = &[
          known), too_many (no more firing alerts can be kept). Beyond that limit, rules that read \
          ALERTS are unknown until fewer alerts fire.",
     )
-    .closed(&[("reason", &ReceivedIgnored::NAMES)]),
+    .closed(&[("reason", &ReceivedIgnored::NAMES)])
+    .hides_zero(),
     Metric::counter(
         Source::Daemon,
         "uma_received_posts_total",
         &[],
         "Posts of alerts that were accepted.",
-    ),
+    )
+    .hides_zero(),
     Metric::gauge(
         Source::Daemon,
         "uma_received_last_post_timestamp_seconds",
@@ -58,13 +61,15 @@ pub(super) const METRICS: &[Metric] = &[
         &[],
         "Labels of received alerts that were dropped: a name that no rule can write, a text that \
          is too long, or too many labels.",
-    ),
+    )
+    .hides_zero(),
     Metric::counter(
         Source::Daemon,
         "uma_received_alerts_truncated_total",
         &[],
         "Alerts that the Alertmanager itself has left out of its posts (max_alerts).",
-    ),
+    )
+    .hides_zero(),
     Metric::counter(
         Source::Alertmanager,
         "uma_received_posts_refused_total",
@@ -72,7 +77,8 @@ pub(super) const METRICS: &[Metric] = &[
         "Posts that were rejected as a whole: malformed, too_large, busy (503; the Alertmanager \
          posts again).",
     )
-    .closed(&[("reason", &["malformed", "too_large", "busy"])]),
+    .closed(&[("reason", &["malformed", "too_large", "busy"])])
+    .hides_zero(),
     Metric::gauge(
         Source::Alertmanager,
         "uma_alertmanager_alerts",

@@ -130,9 +130,9 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Engines,
         "uma_engine_load_floor_change_bytes",
         &["engine", "what"],
-        "Lowest available memory (MemAvailable) during the last load of the engine and the minute \
-         after it, minus the median of its earlier loads with another kernel, driver or container \
-         image. Missing where there is no such load.",
+        "Change of the lowest available memory of a load by another kernel, driver or image. It is \
+         the lowest MemAvailable during the last load of the engine and the minute after it, minus \
+         the median of its earlier loads with another one. Missing where there is no such load.",
     )
     .closed(&[("what", &["kernel", "driver", "image"])])
     .signed(),
@@ -182,7 +182,8 @@ pub(super) const METRICS: &[Metric] = &[
          it), stayed (no decrease for 10 s), overtaken (by the start of another engine), unknown \
          (how much was owned). Memory that returns after stayed is counted as well.",
     )
-    .closed(&[("end", &ReleaseEnd::NAMES)]),
+    .closed(&[("end", &ReleaseEnd::NAMES)])
+    .hides_zero(),
     Metric::new(
         MetricKind::Histogram,
         Source::Engines,
@@ -190,21 +191,24 @@ pub(super) const METRICS: &[Metric] = &[
         &["le"],
         "Releases that took no longer than le seconds. A release lasts from when the engine was \
          last observed alive until all its memory has returned, page cache excepted.",
-    ),
+    )
+    .hides_zero(),
     Metric::new(
         MetricKind::Histogram,
         Source::Engines,
         "uma_engine_release_seconds_sum",
         &[],
         "Sum of the durations of these releases.",
-    ),
+    )
+    .hides_zero(),
     Metric::new(
         MetricKind::Histogram,
         Source::Engines,
         "uma_engine_release_seconds_count",
         &[],
         "Releases in which all memory of an engine returned.",
-    ),
+    )
+    .hides_zero(),
     Metric::gauge(
         Source::Engines,
         "uma_engine_requests_running",
@@ -254,8 +258,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Engines,
         "uma_engine_scan_silent_processes",
         &[],
-        "Processes that block any reader of their command line, environment or mappings, as with a \
-         page of a hanging FUSE file system. Each is left out, and the log names it.",
+        "Processes that block any reader of their command line, environment or mappings (as with a \
+         page of a hanging FUSE file system). Each is left out, and the log names it.",
     ),
     Metric::gauge(
         Source::Docker,

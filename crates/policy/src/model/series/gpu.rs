@@ -23,7 +23,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Gpu,
         "uma_gpu_child_restarts_total",
         &[],
-        "Restarts of the process that queries the NVIDIA driver, after it ended by itself or was \
+        "Restarts of the process that queries the NVIDIA driver. It had ended by itself, or was \
          killed because it hung outside of the kernel.",
     ),
     Metric::counter(
@@ -165,5 +165,6 @@ pub(super) const METRICS: &[Metric] = &[
         "1 for the action that the driver requires before the GPU can continue (Xid 154).",
     )
     .closed(&[("action", &GpuRecovery::NAMES)])
-    .flag(),
+    .flag()
+    .hides_zero(),
 ];

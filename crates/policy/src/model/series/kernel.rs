@@ -27,7 +27,6 @@ const NUMA_KINDS: &[&str] = &[
 
 const SETTINGS: &[&str] = &[
     "vm.min_free_kbytes",
-    "vm.admin_reserve_kbytes",
     "vm.compaction_proactiveness",
     "vm.dirty_background_bytes",
     "vm.dirty_background_ratio",
@@ -35,7 +34,6 @@ const SETTINGS: &[&str] = &[
     "vm.dirty_ratio",
     "vm.overcommit_memory",
     "vm.swappiness",
-    "vm.user_reserve_kbytes",
     "vm.vfs_cache_pressure",
     "vm.watermark_boost_factor",
     "vm.watermark_scale_factor",
@@ -75,20 +73,6 @@ pub(super) const METRICS: &[Metric] = &[
     .closed(&[("zone", &["dma", "dma32", "normal", "movable", "device"])]),
     Metric::counter(
         Source::Vmstat,
-        "uma_memory_kswapd_runs_total",
-        &[],
-        "Times that kswapd balanced a node (/proc/vmstat pageoutrun).",
-    ),
-    Metric::counter(
-        Source::Vmstat,
-        "uma_memory_kswapd_watermark_hit_quickly_total",
-        &["watermark"],
-        "Times that free memory fell below the watermark again right after kswapd had reached it \
-         (/proc/vmstat kswapd_low_wmark_hit_quickly, kswapd_high_wmark_hit_quickly).",
-    )
-    .closed(&[("watermark", &["low", "high"])]),
-    Metric::counter(
-        Source::Vmstat,
         "uma_memory_compaction_stalls_total",
         &[],
         "Allocations that had to compact memory themselves (/proc/vmstat compact_stall).",
@@ -104,12 +88,6 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_memory_compaction_successes_total",
         &[],
         "Allocations for which compaction succeeded (/proc/vmstat compact_success).",
-    ),
-    Metric::counter(
-        Source::Vmstat,
-        "uma_memory_compaction_daemon_wakes_total",
-        &[],
-        "Times that kcompactd was woken (/proc/vmstat compact_daemon_wake).",
     ),
     Metric::counter(
         Source::Vmstat,
@@ -205,21 +183,9 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Zoneinfo,
         "uma_zone_watermark_bytes",
         &["node", "watermark", "zone"],
-        "Watermarks of a zone, a boost in force included (/proc/zoneinfo min, low, high, promo).",
+        "Watermarks of a zone, a boost in force included (/proc/zoneinfo min, low, high).",
     )
-    .closed(&[("watermark", &["min", "low", "high", "promo"])]),
-    Metric::gauge(
-        Source::Zoneinfo,
-        "uma_zone_managed_bytes",
-        &["node", "zone"],
-        "Memory of a zone that the allocator manages (/proc/zoneinfo managed).",
-    ),
-    Metric::gauge(
-        Source::Zoneinfo,
-        "uma_zone_present_bytes",
-        &["node", "zone"],
-        "Physical memory in a zone (/proc/zoneinfo present).",
-    ),
+    .closed(&[("watermark", &["min", "low", "high"])]),
     Metric::gauge(
         Source::Zoneinfo,
         "uma_zone_cma_free_bytes",
@@ -238,17 +204,17 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Pressure,
         "uma_pressure_stalled_seconds_total",
         &["resource", "share"],
-        "Time in which some or all tasks waited for a resource (/proc/pressure/* total).",
+        "Time in which some or all tasks waited for a resource (/proc/pressure/* total). The rate \
+         over any window is the share of the window. All tasks never wait for a CPU.",
     )
     .closed(&[RESOURCE, SHARE]),
     Metric::gauge(
         Source::Pressure,
         "uma_pressure_ratio",
         &["resource", "share", "window"],
-        "Share of the window in which some or all tasks waited (/proc/pressure/* avg10, avg60, \
-         avg300).",
+        "Share of the window in which some or all tasks waited (/proc/pressure/* avg10).",
     )
-    .closed(&[RESOURCE, SHARE, ("window", &["10s", "60s", "300s"])])
+    .closed(&[RESOURCE, SHARE, ("window", &["10s"])])
     .share(),
     Metric::gauge(
         Source::Numa,
@@ -258,14 +224,16 @@ pub(super) const METRICS: &[Metric] = &[
          MemTotal, MemFree, MemUsed, FilePages, AnonPages, Shmem, Mapped, Dirty, Writeback, \
          Active(file), Inactive(file), Unevictable, SReclaimable, SUnreclaim). clean_cache: page \
          cache that drop_caches can reclaim; unaccounted: in no counter of the node. Nodes \
-         without memory are left out.",
+         without memory are left out, and a node that is the whole machine: uma_memory_* is its \
+         memory.",
     )
     .closed(&[("kind", NUMA_KINDS)]),
     Metric::gauge(
         Source::Numa,
         "uma_numa_cpus",
         &["node"],
-        "CPUs of a NUMA node; 0 for memory without CPUs, as of a GPU (node*/cpulist).",
+        "CPUs of a NUMA node, where there are several; 0 for memory without CPUs, as of a GPU \
+         (node*/cpulist).",
     ),
     Metric::gauge(
         Source::Buddyinfo,

@@ -135,18 +135,6 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     Metric::gauge(
         Source::Meminfo,
-        "uma_memory_commit_limit_bytes",
-        &[],
-        "Memory that can be committed when overcommit is off (/proc/meminfo CommitLimit).",
-    ),
-    Metric::gauge(
-        Source::Meminfo,
-        "uma_memory_committed_bytes",
-        &[],
-        "Memory promised to processes (/proc/meminfo Committed_AS).",
-    ),
-    Metric::gauge(
-        Source::Meminfo,
         "uma_memory_hardware_corrupted_bytes",
         &[],
         "Pages taken out of use as faulty (/proc/meminfo HardwareCorrupted).",

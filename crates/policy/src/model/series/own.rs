@@ -6,12 +6,11 @@ use super::super::{
 };
 use super::{Metric, MetricKind};
 
-/// A decision to act has no reason.
-const REASONS: [&str; HoldReason::ALL.len() + 1] = {
-    let mut names = [""; HoldReason::ALL.len() + 1];
+const REASONS: [&str; HoldReason::ALL.len()] = {
+    let mut names = [""; HoldReason::ALL.len()];
     let mut next = 0;
     while next < HoldReason::ALL.len() {
-        names[next + 1] = HoldReason::ALL[next].name();
+        names[next] = HoldReason::ALL[next].name();
         next += 1;
     }
     names
@@ -122,7 +121,8 @@ pub(super) const METRICS: &[Metric] = &[
          FIFO), or none. With none, all series that the log feeds are missing.",
     )
     .closed(&[("reader", &["kmsg", "syslog", "file", "none"])])
-    .flag(),
+    .flag()
+    .hides_zero(),
     Metric::counter(
         Source::KernelLog,
         "uma_kernel_events_total",
@@ -137,7 +137,8 @@ pub(super) const METRICS: &[Metric] = &[
         "Events in the kernel log as syslog(2) shows it, where /dev/kmsg cannot be read. Local \
          users can forge these lines. A rule that reads this series may only notify.",
     )
-    .closed(&[("event", &KernelEvent::KINDS)]),
+    .closed(&[("event", &KernelEvent::KINDS)])
+    .hides_zero(),
     Metric::counter(
         Source::KernelLog,
         "uma_kernel_xids_total",
@@ -162,15 +163,17 @@ pub(super) const METRICS: &[Metric] = &[
         "Time of the last such fault of this boot, in seconds since 1970; 0 if none is known. \
          Restarts of this program do not reset it, a reboot does.",
     )
-    .closed(&[("event", &KernelEvent::KINDS)]),
+    .closed(&[("event", &KernelEvent::KINDS)])
+    .hides_zero(),
     Metric::counter(
         Source::Daemon,
         "uma_events_total",
         &["event"],
-        "Events that umawarden itself detects: phases and deaths of engines, memory assessments, \
-         reboots, received alerts. They do not depend on the kernel log.",
+        "Events that umawarden itself detects. They are phases and deaths of engines, memory \
+         assessments, reboots and received alerts, and do not depend on the kernel log.",
     )
-    .closed(&[("event", &ProgramEvent::KINDS)]),
+    .closed(&[("event", &ProgramEvent::KINDS)])
+    .hides_zero(),
     Metric::counter(
         Source::Daemon,
         "uma_engine_failures_total",
@@ -186,15 +189,24 @@ pub(super) const METRICS: &[Metric] = &[
         "Time of the last such event of this boot, in seconds since 1970; 0 if none is known. \
          Restarts of this program do not reset it, a reboot does.",
     )
-    .closed(&[("event", &ProgramEvent::KINDS)]),
+    .closed(&[("event", &ProgramEvent::KINDS)])
+    .hides_zero(),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_rules",
+        &["state"],
+        "Rules in each state: inactive, pending, firing, or unknown because a source fails.",
+    )
+    .closed(&[("state", &["inactive", "pending", "firing", "unknown"])]),
     Metric::gauge(
         Source::Daemon,
         "uma_rule_state",
         &["group", "rule", "state"],
-        "1 for the state the rule is in: inactive, pending, firing or unknown.",
+        "1 for the state the rule is in, unless it is inactive: pending, firing or unknown.",
     )
-    .closed(&[("state", &["inactive", "pending", "firing", "unknown"])])
-    .flag(),
+    .closed(&[("state", &["pending", "firing", "unknown"])])
+    .flag()
+    .hides_zero(),
     Metric::gauge(
         Source::Daemon,
         "uma_rule_evaluation_duration_seconds",
@@ -205,29 +217,42 @@ pub(super) const METRICS: &[Metric] = &[
     Metric::counter(
         Source::Daemon,
         "uma_rule_evaluation_failures_total",
-        &["group", "rule"],
-        "Evaluations that ended in an error, such as a many-to-many match.",
+        &[],
+        "Evaluations of rules that ended in an error, such as a many-to-many match. The rule is \
+         then unknown, and the log has the error.",
     ),
     Metric::counter(
         Source::Daemon,
         "uma_decisions_total",
-        &["decision", "reason", "rule"],
-        "Decisions to act or to hold, with the reason of a hold.",
+        &["decision", "rule"],
+        "Decisions of each rule, to act or to hold. Rules whose remedy does more than notify are \
+         counted from the start, others from their first decision on.",
     )
-    .closed(&[("decision", &["act", "hold"]), ("reason", &REASONS)]),
+    .closed(&[("decision", &["act", "hold"])]),
+    Metric::counter(
+        Source::Daemon,
+        "uma_holds_total",
+        &["reason", "rule"],
+        "Decisions to hold, by reason. A series appears with its first hold; \
+         uma_decisions_total counts all from the start.",
+    )
+    .closed(&[("reason", &REASONS)]),
     Metric::counter(
         Source::Daemon,
         "uma_actions_total",
         &["action", "outcome"],
-        "Actions by outcome; skipped: observe mode only reported it; not_done: nothing was begun.",
+        "Actions by outcome; skipped: observe mode only reported it; not_done: nothing was begun. \
+         What the remedies of loaded rules do is counted from the start for done, failed and \
+         skipped, notify excepted. Other series appear with their first outcome.",
     )
     .closed(&[("action", &Action::NAMES), ("outcome", &OutcomeResult::NAMES)]),
     Metric::counter(
         Source::Daemon,
         "uma_evicted_bytes_total",
         &["action"],
-        "Bytes of model files that evict_checkpoint has evicted from the page cache behind a \
-         loading engine, measured with cachestat(2) before and after.",
+        "Bytes of model files that evict_checkpoint has evicted from the page cache. They are \
+         behind the reader of a loading engine, and are measured with cachestat(2) before and \
+         after.",
     )
     .closed(&[("action", &["evict_checkpoint"])]),
     Metric::counter(
@@ -255,8 +280,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_engine_cache_emptied_bytes_total",
         &[],
-        "Memory that returned while empty_cache ran, by MemFree, unaccounted memory or the \
-         engine's own memory, whichever shows most.",
+        "Memory that returned while empty_cache ran. It is measured by MemFree, unaccounted memory \
+         and the engine's own memory; whichever shows most counts.",
     ),
     Metric::gauge(
         Source::Daemon,
@@ -273,15 +298,16 @@ pub(super) const METRICS: &[Metric] = &[
          engine_pause all engines that are paused briefly to empty their caches.",
     )
     .closed(&[("setting", &SETTING_NAMES)])
-    .flag(),
+    .flag()
+    .hides_zero(),
     Metric::counter(
         Source::Daemon,
         "uma_temporary_settings_undone_total",
-        &["result", "setting"],
+        &["result"],
         "Ended temporary settings by result: restored, already_back (it had its former value \
          already), left_alone (changed by others since, or gone), failed (tried again).",
     )
-    .closed(&[("result", &UndoResult::NAMES), ("setting", &SETTING_NAMES)]),
+    .closed(&[("result", &UndoResult::NAMES)]),
     Metric::gauge(
         Source::Daemon,
         "uma_paused",
@@ -316,14 +342,16 @@ pub(super) const METRICS: &[Metric] = &[
         "1 while the breaker blocks the remedy, because the remedy has missed its aim too often in \
          a row. If the breaker counts by engine: 1 while it is open for any engine.",
     )
-    .flag(),
+    .flag()
+    .hides_zero(),
     Metric::gauge(
         Source::Daemon,
         "uma_remedy_approval_pending",
         &["group", "rule"],
         "1 while the remedy waits for a person to approve an action, or to deny one.",
     )
-    .flag(),
+    .flag()
+    .hides_zero(),
     Metric::gauge(
         Source::Daemon,
         "uma_remedy_goes_ahead_timestamp_seconds",
@@ -353,13 +381,15 @@ pub(super) const METRICS: &[Metric] = &[
          Also busy (too many passwords to verify at once), connections (too many of one address), \
          unread (responses that the address does not read).",
     )
-    .closed(&[("reason", &RefusalReason::NAMES)]),
+    .closed(&[("reason", &RefusalReason::NAMES)])
+    .hides_zero(),
     Metric::counter(
         Source::Daemon,
         "uma_web_failed_handshakes_total",
         &[],
         "Failed TLS handshakes: no TLS, a missing or invalid certificate, too slow.",
-    ),
+    )
+    .hides_zero(),
     Metric::gauge(
         Source::Daemon,
         "uma_web_certificate_expiry_timestamp_seconds",
@@ -370,8 +400,8 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_web_config_last_reload_successful",
         &[],
-        "1 if the present content of --web.config.file and --web.tokens.file, and of the files \
-         that they name, is in force; missing without any.",
+        "1 if the present content of --web.config.file and --web.tokens.file is in force (and of \
+         the files that they name); missing without any.",
     )
     .flag(),
     Metric::gauge(

@@ -21,7 +21,8 @@ pub(super) const METRICS: &[Metric] = &[
          up).",
     )
     .closed(&[("stage", &RebootStage::NAMES)])
-    .flag(),
+    .flag()
+    .hides_zero(),
     Metric::counter(
         Source::Daemon,
         "uma_reboots_total",

@@ -44,10 +44,13 @@ fn histograms_are_whole_and_stand_together() {
 }
 
 #[test]
-fn help_is_one_plain_sentence() {
+fn help_is_plain_and_a_scrape_has_the_first_clause() {
     for metric in METRICS {
         assert!(metric.help.ends_with('.'), "{}", metric.name);
         assert!(!metric.help.contains(['\n', '\\', '"']), "{}", metric.name);
+        let summary = metric.summary();
+        assert!(metric.help.starts_with(summary) && !summary.ends_with('.'), "{summary}");
+        assert!((10..=110).contains(&summary.len()), "{} bytes: {summary}", summary.len());
     }
 }
 

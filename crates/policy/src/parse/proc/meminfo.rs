@@ -35,8 +35,6 @@ fields! {
     KernelStack = b"KernelStack",
     PageTables = b"PageTables",
     SecPageTables = b"SecPageTables",
-    CommitLimit = b"CommitLimit",
-    CommittedAs = b"Committed_AS",
     VmallocUsed = b"VmallocUsed",
     Percpu = b"Percpu",
     HardwareCorrupted = b"HardwareCorrupted",

@@ -9,20 +9,11 @@ use crate::model::Reading;
 pub struct Stall {
     /// Share of the last 10 seconds, 0 to 1.
     pub avg10: Reading<f64>,
-    /// Share of the last minute.
-    pub avg60: Reading<f64>,
-    /// Share of the last five minutes.
-    pub avg300: Reading<f64>,
     /// In all, in microseconds.
     pub total_us: Reading<u64>,
 }
 
-const ABSENT: Stall = Stall {
-    avg10: Reading::Unsupported,
-    avg60: Reading::Unsupported,
-    avg300: Reading::Unsupported,
-    total_us: Reading::Unsupported,
-};
+const ABSENT: Stall = Stall { avg10: Reading::Unsupported, total_us: Reading::Unsupported };
 
 /// What one file of `/proc/pressure` said.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,10 +53,6 @@ fn stall<'a>(words: impl Iterator<Item = &'a [u8]>, whole: bool) -> Stall {
         let whole = whole || words.peek().is_some();
         if let Some(value) = word.strip_prefix(b"avg10=") {
             stall.avg10 = ratio(value, whole);
-        } else if let Some(value) = word.strip_prefix(b"avg60=") {
-            stall.avg60 = ratio(value, whole);
-        } else if let Some(value) = word.strip_prefix(b"avg300=") {
-            stall.avg300 = ratio(value, whole);
         } else if let Some(value) = word.strip_prefix(b"total=") {
             stall.total_us = reading(Some(value), whole);
         }

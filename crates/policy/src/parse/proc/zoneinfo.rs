@@ -51,8 +51,6 @@ pub struct Zone {
     pub low: Reading<u64>,
     /// Above it kswapd rests.
     pub high: Reading<u64>,
-    /// Where memory tiering stops to demote.
-    pub promo: Reading<u64>,
     /// Physical pages.
     pub present: Reading<u64>,
     /// Pages in the allocator's hands.
@@ -74,7 +72,6 @@ impl Zone {
             min: absent,
             low: absent,
             high: absent,
-            promo: absent,
             present: absent,
             managed: absent,
             free_cma: absent,
@@ -147,7 +144,6 @@ fn fill(zone: &mut Zone, key: &[u8], second: Option<&[u8]>, third: Option<&[u8]>
         b"min" => (&mut zone.min, second),
         b"low" => (&mut zone.low, second),
         b"high" => (&mut zone.high, second),
-        b"promo" => (&mut zone.promo, second),
         b"present" => (&mut zone.present, second),
         b"managed" => (&mut zone.managed, second),
         b"nr_free_cma" => (&mut zone.free_cma, second),

@@ -34,16 +34,12 @@ const LEFT: [Left; 4] = [
 
 /// How long releases take: a healthy driver needs seconds, and minutes mean that something is
 /// wrong.
-const RELEASE_SECONDS: [(f64, &str); 11] = [
-    (0.5, "0.5"),
-    (1.0, "1.0"),
+const RELEASE_SECONDS: [(f64, &str); 7] = [
     (2.0, "2.0"),
     (5.0, "5.0"),
     (10.0, "10.0"),
-    (20.0, "20.0"),
     (30.0, "30.0"),
     (60.0, "60.0"),
-    (120.0, "120.0"),
     (300.0, "300.0"),
     (f64::INFINITY, "+Inf"),
 ];

@@ -82,17 +82,56 @@ fn a_failing_source_neither_advances_nor_resolves_and_is_reported() {
 }
 
 #[test]
-fn rule_states_are_series_that_start_at_zero() {
+fn rule_states_are_series_that_start_at_zero_and_rules_are_counted_by_state() {
     let mut world = World::new(LOW, Mode::Observe);
     world.tick();
     let state =
         |state: &str| format!("uma_rule_state{{group=\"g\",rule=\"Low\",state=\"{state}\"}}");
-    assert_eq!(world.value(&state("inactive")), Some(1.0));
-    assert_eq!(world.value(&state("firing")), Some(0.0));
+    let rules = |state: &str| format!("uma_rules{{state=\"{state}\"}}");
+    let mut values = |names: [String; 4]| names.map(|name| world.value(&name).unwrap());
+    let names = [state("pending"), state("firing"), rules("inactive"), rules("firing")];
+    assert_eq!(values(names.clone()), [0.0, 0.0, 1.0, 0.0]);
     world.free = Reading::Value(5.0);
     world.run(Duration::from_secs(1));
-    assert_eq!(world.value(&state("inactive")), Some(0.0));
-    assert_eq!(world.value(&state("firing")), Some(1.0));
+    let mut values = |names: [String; 4]| names.map(|name| world.value(&name).unwrap());
+    assert_eq!(values(names), [0.0, 1.0, 0.0, 1.0]);
+}
+
+/// A second rule reads what the first one did: a counter that appears at 1 has increased by 1.
+#[test]
+fn the_first_event_of_a_counter_that_appears_late_is_an_increase() {
+    let rules = "
+groups:
+- name: g
+  interval: 100ms
+  rules:
+  - alert: Low
+    expr: uma_memory_free_bytes < 10
+    remedy:
+      steps: [notify: {message: low}]
+      cooldown: 1h
+  - alert: Decided
+    expr: increase(uma_decisions_total{rule=\"Low\"}[10s]) > 0.5
+  - alert: Held
+    expr: increase(uma_holds_total[10s]) > 0.5
+  - alert: Done
+    expr: increase(uma_actions_total{action=\"notify\"}[10s]) > 0.5
+";
+    let mut world = World::new(rules, Mode::Observe);
+    world.run(Duration::from_secs(20));
+    assert_eq!(world.value("uma_decisions_total{decision=\"act\",rule=\"Low\"}"), None);
+    world.free = Reading::Value(5.0);
+    let step = world.tick();
+    assert_eq!(step.decisions.len(), 1);
+    let act = step.decisions[0].clone();
+    world.report(&act, OutcomeResult::Skipped);
+    let fired = |steps: &[Step], rule: &str| {
+        let changes = steps.iter().flat_map(|step| &step.alerts);
+        changes.filter(|to| &*to.rule.alert == rule && to.to == AlertState::Firing).count()
+    };
+    let steps = world.run(Duration::from_secs(3));
+    assert_eq!(fired(&steps, "Decided"), 2, "to act, and then to hold");
+    assert_eq!(["Held", "Done"].map(|rule| fired(&steps, rule)), [1, 1]);
 }
 
 #[test]
