@@ -82,6 +82,7 @@ impl Storage {
             action,
             target,
             approved: None,
+            goes_ahead: None,
             because: Vec::new(),
         }));
     }

@@ -358,7 +358,8 @@ pub(super) const METRICS: &[Metric] = &[
         &["group", "rule"],
         "Time at which the remedy does what it has announced unless a person denies it \
          (unless_denied_within), in seconds since 1970; 0 if nothing is announced.",
-    ),
+    )
+    .hides_zero(),
     Metric::gauge(
         Source::Daemon,
         "uma_config_last_reload_successful",
