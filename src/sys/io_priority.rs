@@ -5,8 +5,8 @@ use std::io;
 /// `IOPRIO_WHO_PROCESS` of linux/ioprio.h; with the number 0 it is the calling thread.
 const OF_THREAD: libc::c_int = 1;
 
-/// `IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, 7)`: the last of those that are served at all times. The idle
-/// class would never be served beside a busy engine.
+/// `IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, 7)`: the last of those that are served at all times. The
+/// idle class would never be served beside a busy engine.
 const LOWEST_BEST_EFFORT: libc::c_int = (2 << 13) | 7;
 
 /// Serves the disk requests of the calling thread after those of all others of the best-effort

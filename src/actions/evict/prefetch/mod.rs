@@ -1,10 +1,10 @@
-//! Reads ahead of a loading engine what it will want next: the rest of its file, and the next shard.
+//! Reads ahead of a loading engine what it wants next: the rest of its file, and the next shard.
 //!
 //! An engine whose faults or small reads bring single pages leaves most of the disk's speed unused.
 //! A sequential read ahead of it brings the same pages sooner, and in large folios, which cost less
 //! to evict. It goes on only while the engine is seen to read forward, and everything (`order`).
-//! What was read for nothing is counted, and ends it (`plan`). The thread that reads (`reader`) asks
-//! the disk for as little priority as it has, and rests while others use the disk (`disk`).
+//! What was read for nothing is counted, and ends it (`plan`). The thread that reads (`reader`) has
+//! the lowest priority of the disk, and nothing is read while others use the disk (`disk`).
 
 mod disk;
 mod order;
@@ -99,8 +99,8 @@ impl Load {
         prefetcher.disk.is_busy(&mounts.sysfs, file.identity, now, ours)
     }
 
-    /// The engine no longer uses a file (`None`: all of them): what was read of it for nothing leaves
-    /// memory.
+    /// The engine no longer uses a file (`None`: all of them): what was read of it for nothing
+    /// leaves memory.
     pub(super) fn end_read_ahead(&mut self, file: Option<usize>) {
         if file.is_none() {
             self.prefetcher.reader = None;

@@ -51,8 +51,8 @@ impl Shared {
     }
 }
 
-/// Reads files into the page cache, in order, on a thread of its own. Once it is dropped, the thread
-/// ends after the piece that it reads.
+/// Reads files into the page cache, in order, on a thread of its own. Once it is dropped, the
+/// thread ends after the piece that it reads.
 #[derive(Debug)]
 pub(super) struct Reader {
     shared: Arc<Shared>,
