@@ -99,7 +99,7 @@ mod tests {
             "uma_memory_total_bytes < 400e9",
             "uma_memory_total_bytes > 100e9",
             "uma_gpu_driver_responsive == 1",
-            "uma_source_up == 1",
+            "uma_scrape_collector_success == 1",
             "rate(uma_memory_oom_kills_total[5m]) == 0",
             "rate(uma_memory_oom_kills_total[5m]) > 0",
             "deriv(uma_memory_free_bytes[10s]) == 0",

@@ -219,7 +219,7 @@ fn flags(kind: Kind, moment: Moment, add: &mut Add<'_>) {
         add("uma_memory_verdict", &[("verdict", verdict)], is_so(verdict == state.name()));
     }
     for source in Source::NAMES {
-        add("uma_source_up", &[("source", source)], is_well);
+        add("uma_scrape_collector_success", &[("collector", source)], is_well);
     }
     add("uma_journal_up", &[], is_well);
     add("uma_guard_rails_restored", &[], is_well);
