@@ -106,6 +106,7 @@ impl Commands {
             format!("silence Everyday --for=1h {dir}"),
             format!("silence list {dir}"),
             format!("approve list {dir}"),
+            format!("deny 7 {dir}"),
             format!("breaker list {dir}"),
             format!("reboot --status {dir}"),
             format!("pause status {dir}"),
