@@ -127,10 +127,14 @@ impl Daemon {
 
     /// Every sample of `/metrics`, by its name and labels as exported.
     pub fn metrics(&self) -> BTreeMap<String, f64> {
+        self.samples("/metrics")
+    }
+
+    fn samples(&self, path: &str) -> BTreeMap<String, f64> {
         let mut body = String::new();
         // 503 until the first sample.
         self.wait_until("sampled", |daemon| {
-            let (status, text) = daemon.get("/metrics");
+            let (status, text) = daemon.get(path);
             assert!([200, 503].contains(&status), "{status}: {text}");
             body = text;
             status == 200
@@ -144,9 +148,10 @@ impl Daemon {
             .collect()
     }
 
-    /// The value of one series; panics without it.
+    /// The value of one series, also if a scrape of everything leaves it out; panics without it.
     pub fn metric(&self, series: &str) -> f64 {
-        let metrics = self.metrics();
+        let name = series.split('{').next().unwrap();
+        let metrics = self.samples(&format!("/metrics?name[]={name}"));
         *metrics.get(series).unwrap_or_else(|| panic!("no {series} in {metrics:#?}"))
     }
 

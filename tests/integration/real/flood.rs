@@ -19,8 +19,8 @@ fn real_flood_of_20_000_records_is_seen_or_counted_as_lost() {
     let daemon = Daemon::start(storage.path(), &[]);
     let _flooding = Flooding::allowed().unwrap();
     let total = |daemon: &Daemon| {
-        let metrics = daemon.metrics();
-        metrics["uma_kernel_log_records_total"] + metrics["uma_kernel_log_lost_records_total"]
+        daemon.metric("uma_kernel_log_records_total")
+            + daemon.metric("uma_kernel_log_lost_records_total")
     };
     let before = total(&daemon);
     let mut kmsg = OpenOptions::new().write(true).open("/dev/kmsg").unwrap();
@@ -29,11 +29,11 @@ fn real_flood_of_20_000_records_is_seen_or_counted_as_lost() {
         kmsg.write_all(format!("<14>umawarden flood {number}\n").as_bytes()).unwrap();
     }
     daemon.wait_until("through the flood", |daemon| total(daemon) - before >= f64::from(RECORDS));
-    let metrics = daemon.metrics();
-    println!("lost of {RECORDS}: {}", metrics["uma_kernel_log_lost_records_total"]);
+    println!("lost of {RECORDS}: {}", daemon.metric("uma_kernel_log_lost_records_total"));
     let kills = "uma_kernel_events_total{event=\"oom_kill\"}";
+    let kills_before = daemon.metric(kills);
     let pid = cgroup.oom_kill();
-    daemon.wait_until("counting the kill", |daemon| daemon.metric(kills) > metrics[kills]);
+    daemon.wait_until("counting the kill", |daemon| daemon.metric(kills) > kills_before);
     let pid = format!("\"pid\":{pid},");
     daemon.wait_until("serving the kill", |daemon| {
         daemon.get("/api/v1/events?kind=oom_kill").1.contains(&pid)

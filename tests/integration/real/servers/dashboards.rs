@@ -45,6 +45,9 @@ fn filled(expr: &str, instance: &str) -> String {
         .replace("$__rate_interval", RATE_INTERVAL)
 }
 
+/// Series that are there only while a breaker is open or an approval is pending.
+const FLAGS: [&str; 2] = ["uma_remedy_breaker_open", "uma_remedy_approval_pending"];
+
 #[test]
 fn real_prometheus_has_data_for_every_query_of_the_dashboards() {
     if !enabled() {
@@ -81,7 +84,7 @@ fn real_prometheus_has_data_for_every_query_of_the_dashboards() {
     assert!(!prometheus.has_had("uma_nothing_at_all"));
     let instances = [observes.address(), acts.address()];
     let deadline = Instant::now() + Duration::from_secs(90);
-    while !left.is_empty() && Instant::now() < deadline {
+    while left.len() > FLAGS.len() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_secs(2));
         left.retain(|(_, expr)| {
             instances.iter().all(|instance| !prometheus.has_had(&filled(expr, instance)))
@@ -91,5 +94,6 @@ fn real_prometheus_has_data_for_every_query_of_the_dashboards() {
             drop(engine.take());
         }
     }
+    left.retain(|(_, expr)| !FLAGS.iter().any(|flag| expr.contains(flag)));
     assert!(left.is_empty(), "no data for {left:#?}\n{}", observes.log());
 }
