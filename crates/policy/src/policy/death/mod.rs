@@ -281,7 +281,12 @@ fn shown(line: &str) -> String {
 fn killed_workers(death: &Circumstances<'_>, ended: Moment, hits: &[Hit]) -> Vec<KilledWorker> {
     let server = death.who.server.map(|server| server.pid);
     let mut killed: Vec<KilledWorker> = Vec::new();
+    let pid = |hit: &Hit| hit.worker.as_ref().and_then(|worker| worker.pid);
     for hit in hits.iter().filter(|hit| !is_answer(death, ended, hit)) {
+        // An event has the name at the end, and its clock drifts from that of the exit status.
+        let by_event =
+            |other: &&Hit| other.is_certain && pid(hit).is_some() && pid(other) == pid(hit);
+        let hit = hits.iter().find(by_event).unwrap_or(hit);
         let Some(worker) = &hit.worker else { continue };
         let is_server = worker.pid.is_some() && worker.pid == server;
         let is_listed = killed.iter().any(|lines| match (lines.pid, worker.pid) {

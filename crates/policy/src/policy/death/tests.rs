@@ -121,6 +121,15 @@ fn vllm_that_ends_with_0_after_its_worker_was_oom_killed_is_a_failure_by_the_ker
 }
 
 #[test]
+fn a_worker_has_the_name_of_its_kill_though_its_exit_status_seems_earlier() {
+    let family = [relative(SERVER, "python"), ended(WORKER, "sh", 499, 9)];
+    let events = oom_of_worker(WORKER.pid, 500);
+    let report = explain(&vllm(&family, &events), at(502));
+    let names: Vec<_> = report.killed_workers.iter().map(|worker| &*worker.comm).collect();
+    assert_eq!(names, ["VLLM::EngineCor"]);
+}
+
+#[test]
 fn a_worker_that_somebody_killed_is_a_failure_though_the_parent_says_0() {
     let family = [relative(SERVER, "vllm"), ended(WORKER, "VLLM::EngineCor", 500, 9)];
     let report = explain(&vllm(&family, &[]), at(502));
