@@ -80,12 +80,14 @@ pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
     page_request::parse(&uri, page_request::Filter::Rule, Timestamp::UNIX_EPOCH)
 }
 
-/// Reads the body of a silence, an approval or a reboot, as the control socket does.
+/// Reads the body of a silence, an approval or denial, or a reboot, as the control socket does.
 #[cfg(feature = "fuzzing")]
 pub fn read_order(which: u8, body: &[u8]) -> Option<(OrderKind, Option<String>, String)> {
     let read = match which % 3 {
         0 => order::silence(body),
-        1 => order::approval(crate::model::DecisionId(1), body),
+        1 => order::reply(body).map(|(lasts, words)| {
+            (OrderKind::Approve { decision: crate::model::DecisionId(1), lasts }, words)
+        }),
         _ => order::reboot(body),
     };
     read.ok().map(|(kind, words)| (kind, words.name, words.comment))

@@ -255,26 +255,8 @@ pub(super) fn silence(body: &[u8]) -> Result<(OrderKind, Attribution), Unreadabl
     Ok((OrderKind::Silence { rules, lasts }, words))
 }
 
-/// Reads the body of an approval.
-pub(super) fn approval(
-    decision: DecisionId,
-    body: &[u8],
-) -> Result<(OrderKind, Attribution), Unreadable> {
-    let (lasts, words) = answer(body)?;
-    Ok((OrderKind::Approve { decision, lasts }, words))
-}
-
-/// Reads the body of a denial.
-pub(super) fn denial(
-    decision: DecisionId,
-    body: &[u8],
-) -> Result<(OrderKind, Attribution), Unreadable> {
-    let (lasts, words) = answer(body)?;
-    Ok((OrderKind::Deny { decision, lasts }, words))
-}
-
-/// How long an answer to a held decision is valid, and who gives it.
-fn answer(body: &[u8]) -> Result<(Option<Lasts>, Attribution), Unreadable> {
+/// Reads the body of an approval or a denial: how long it is valid, and who gives it.
+pub(super) fn reply(body: &[u8]) -> Result<(Option<Lasts>, Attribution), Unreadable> {
     let body: ApprovalBody = read(body)?;
     let words = words(body.author, body.comment)?;
     Ok((lasts(body.duration.as_deref(), body.until)?, words))

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::api::{answer, error, success};
 use super::order::{
-    self, Attribution, Caller, OrderDone, OrderKind, OrderRefused, OrderRequest, RuleChoice,
+    self, Attribution, Caller, Lasts, OrderDone, OrderKind, OrderRefused, OrderRequest, RuleChoice,
     Unreadable,
 };
 use super::routes::{ORDER_BODY_BYTES, Site};
@@ -83,14 +83,8 @@ pub(super) async fn approve(
     Path(decision): Path<String>,
     body: Body,
 ) -> Response {
-    let read = async {
-        let by = authenticated(caller)?;
-        let decision = DecisionId(number(&decision, "decision")?);
-        let body = read_short(&site, body).await?;
-        let (kind, words) = order::approval(decision, &body).map_err(refuse)?;
-        Ok((by, kind, words))
-    };
-    give(&site, read.await).await
+    let kind = |decision, lasts| OrderKind::Approve { decision, lasts };
+    reply(&site, caller, &decision, body, kind).await
 }
 
 /// `DELETE /api/v1/approvals/{decision}`.
@@ -100,14 +94,25 @@ pub(super) async fn deny(
     Path(decision): Path<String>,
     body: Body,
 ) -> Response {
+    let kind = |decision, lasts| OrderKind::Deny { decision, lasts };
+    reply(&site, caller, &decision, body, kind).await
+}
+
+/// What a person says to a held decision.
+async fn reply(
+    site: &Site,
+    caller: Caller,
+    decision: &str,
+    body: Body,
+    kind: impl FnOnce(DecisionId, Option<Lasts>) -> OrderKind,
+) -> Response {
     let read = async {
         let by = authenticated(caller)?;
-        let decision = DecisionId(number(&decision, "decision")?);
-        let body = read_short(&site, body).await?;
-        let (kind, words) = order::denial(decision, &body).map_err(refuse)?;
-        Ok((by, kind, words))
+        let decision = DecisionId(number(decision, "decision")?);
+        let (lasts, words) = order::reply(&read_short(site, body).await?).map_err(refuse)?;
+        Ok((by, kind(decision, lasts), words))
     };
-    give(&site, read.await).await
+    give(site, read.await).await
 }
 
 /// `POST /api/v1/breakers/{rule}/reset`.

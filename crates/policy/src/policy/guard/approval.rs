@@ -38,11 +38,23 @@ struct Used {
 struct Request {
     asked: PendingApproval,
     lapses: Lapse,
-    given_by: Option<String>,
-    denied_by: Option<String>,
+    /// What a person has said, and who.
+    answer: Option<(Reply, String)>,
+}
+
+/// What a person says to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    Approve,
+    Deny,
 }
 
 impl Request {
+    /// Who has said that.
+    fn said(&self, reply: Reply) -> Option<&String> {
+        self.answer.as_ref().filter(|(said, _)| *said == reply).map(|(_, author)| author)
+    }
+
     /// Whether it waits for people. What would be done in observe mode needs no denial.
     fn waits(&self) -> bool {
         let is_rehearsed = self.asked.goes_ahead.is_some() && self.asked.mode == Mode::Observe;
@@ -51,7 +63,7 @@ impl Request {
 
     /// Nobody has said anything.
     fn is_unanswered(&self) -> bool {
-        self.given_by.is_none() && self.denied_by.is_none()
+        self.answer.is_none()
     }
 
     /// Whether it is an announcement whose time is over, by both clocks. Rules that were loaded
@@ -94,7 +106,7 @@ fn is_same(one: &PendingApproval, other: &PendingApproval) -> bool {
 impl Approvals {
     /// The decision whose approval covers that now.
     pub(super) fn given(&self, proposal: &Proposal<'_>, at: Moment) -> Option<DecisionId> {
-        let mut given = self.open.iter().filter(|request| request.given_by.is_some());
+        let mut given = self.open.iter().filter(|request| request.said(Reply::Approve).is_some());
         let found =
             given.find(|request| proposal.is(&request.asked) && !request.lapses.is_past(at));
         found.map(|request| request.asked.decision)
@@ -119,7 +131,7 @@ impl Approvals {
 
     /// Whether a person has denied that.
     pub(super) fn is_denied(&self, proposal: &Proposal<'_>, at: Moment) -> bool {
-        self.open_for(proposal, at).any(|request| request.denied_by.is_some())
+        self.open_for(proposal, at).any(|request| request.said(Reply::Deny).is_some())
     }
 
     /// Whether a new question must be put to people, or a new announcement be made.
@@ -162,43 +174,18 @@ impl Approvals {
             request.asked.decision != asked.decision && !is_again
         });
         if !lapses.is_past(at) {
-            self.open.push(Request { asked, lapses, given_by: None, denied_by: None });
+            self.open.push(Request { asked, lapses, answer: None });
         }
     }
 
-    /// Takes a person's yes; an error says why nothing comes of it.
-    pub(super) fn approve(
+    /// Takes a person's answer, which is valid until then; an error says why nothing comes of it.
+    pub(super) fn answer(
         &mut self,
         decision: DecisionId,
+        (reply, author): (Reply, &str),
         until: Timestamp,
-        author: &str,
         at: Moment,
     ) -> Result<(), String> {
-        let request = self.answer(decision, until, at)?;
-        (request.given_by, request.denied_by) = (Some(author.to_owned()), None);
-        Ok(())
-    }
-
-    /// Takes a person's no; an error says why nothing comes of it.
-    pub(super) fn deny(
-        &mut self,
-        decision: DecisionId,
-        until: Timestamp,
-        author: &str,
-        at: Moment,
-    ) -> Result<(), String> {
-        let request = self.answer(decision, until, at)?;
-        (request.given_by, request.denied_by) = (None, Some(author.to_owned()));
-        Ok(())
-    }
-
-    /// The request for that decision, which a person's answer keeps open until then.
-    fn answer(
-        &mut self,
-        decision: DecisionId,
-        until: Timestamp,
-        at: Moment,
-    ) -> Result<&mut Request, String> {
         self.expire(at);
         let known = self.open.iter_mut().find(|request| request.asked.decision == decision);
         let Some(request) = known else {
@@ -211,7 +198,8 @@ impl Approvals {
             return Err(format!("the answer would have lapsed at {until} already"));
         }
         request.lapses = lapses;
-        Ok(request)
+        request.answer = Some((reply, author.to_owned()));
+        Ok(())
     }
 
     /// The approval of that decision is used up by this act, unless that is not done.
@@ -256,8 +244,8 @@ impl Approvals {
         let status = |request: &Request| ApprovalStatus {
             asked: request.asked.clone(),
             lapses: request.lapses.utc,
-            given_by: request.given_by.clone(),
-            denied_by: request.denied_by.clone(),
+            given_by: request.said(Reply::Approve).cloned(),
+            denied_by: request.said(Reply::Deny).cloned(),
         };
         self.open.iter().map(status).collect()
     }

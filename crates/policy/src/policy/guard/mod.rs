@@ -47,7 +47,7 @@ use crate::model::{
     HoldReason, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, Pause, RebootSettings,
     RuleId, Target,
 };
-use approval::Approvals;
+use approval::{Approvals, Reply};
 use budget::Acts;
 use exclusion::UnderWay;
 use inhibition::Inhibitors;
@@ -257,10 +257,10 @@ impl Guard {
                 self.silences.obey(command, at.utc)
             }
             OperatorOrder::Approve { decision, until } => {
-                self.approvals.approve(*decision, *until, &command.author, at)
+                self.approvals.answer(*decision, (Reply::Approve, &command.author), *until, at)
             }
             OperatorOrder::Deny { decision, until } => {
-                self.approvals.deny(*decision, *until, &command.author, at)
+                self.approvals.answer(*decision, (Reply::Deny, &command.author), *until, at)
             }
             OperatorOrder::ResetBreaker { rules } => {
                 let stopped: Vec<RuleId> = self.ledger.rules().cloned().collect();

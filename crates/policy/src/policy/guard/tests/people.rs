@@ -11,7 +11,7 @@ use crate::model::{
     PendingApproval, RuleId, RuleSelector, Target,
 };
 use crate::policy::act::{Act, Proposal};
-use crate::policy::guard::approval::Approvals;
+use crate::policy::guard::approval::{Approvals, Reply};
 use crate::policy::guard::silence::Silences;
 
 fn at(second: i64) -> Moment {
@@ -84,7 +84,7 @@ fn asking(rule: &RuleId) -> Approvals {
 }
 
 fn approve(approvals: &mut Approvals, decision: u64, until: i64, now: i64) -> Result<(), String> {
-    approvals.approve(DecisionId(decision), utc(until), "ada", at(now))
+    approvals.answer(DecisionId(decision), (Reply::Approve, "ada"), utc(until), at(now))
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn undenied(approvals: &Approvals, rule: &RuleId, now: Moment) -> Option<Decisio
 }
 
 fn deny(approvals: &mut Approvals, decision: u64, until: i64, now: i64) -> Result<(), String> {
-    approvals.deny(DecisionId(decision), utc(until), "ada", at(now))
+    approvals.answer(DecisionId(decision), (Reply::Deny, "ada"), utc(until), at(now))
 }
 
 #[test]
@@ -301,7 +301,7 @@ proptest! {
             let now = Moment { uptime: Duration::from_secs(uptime), utc };
             if denied_at == Some(number) {
                 let until = now.utc + Duration::from_secs(9_000);
-                is_denied = approvals.deny(DecisionId(7), until, "ada", now).is_ok() || is_denied;
+                is_denied = approvals.answer(DecisionId(7), (Reply::Deny, "ada"), until, now).is_ok() || is_denied;
             }
             if undenied(&approvals, &low, now).is_some() {
                 prop_assert!((600..1_200).contains(&uptime) && !is_denied, "{now:?}");
