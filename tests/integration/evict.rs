@@ -226,6 +226,16 @@ impl Bench {
         }
     }
 
+    /// What observe mode says of an eviction.
+    fn rehearse(&mut self, processes: Vec<ProcessId>) -> String {
+        let target = self.target(processes);
+        let decision = DecisionRecord { mode: Mode::Observe, ..self.decision(target) };
+        assert!(Act::of(decision.clone()).is_err());
+        let mounts = Mounts { procfs: "/proc".into(), sysfs: "/sys".into() };
+        self.evictor.rehearse(mounts, &decision);
+        self.final_note()
+    }
+
     /// Ends the eviction as if the engine were ready; returns its last note.
     pub(super) fn ready(&self) -> String {
         self.evictor.update(|_| None);
@@ -465,21 +475,25 @@ fn observe_mode_reports_what_it_would_evict_and_evicts_nothing() {
     let mut engine = Reader::start();
     engine.maps(&model);
     engine.does("touch 0 160");
-    let target = bench.target(vec![engine.id()]);
-    let decision = DecisionRecord { mode: Mode::Observe, ..bench.decision(target) };
-    assert!(Act::of(decision.clone()).is_err());
-    let mounts = Mounts { procfs: "/proc".into(), sysfs: "/sys".into() };
-    bench.evictor.rehearse(mounts, &decision);
-    let notes = std::cell::RefCell::new(Vec::new());
-    until("the words", || {
-        notes.borrow_mut().extend(bench.evictor.take_notes());
-        !notes.borrow().is_empty()
-    });
-    let effect = notes.borrow().join("\n");
+    let effect = bench.rehearse(vec![engine.id()]);
     let expected = "decision #2 (observe mode): evict_checkpoint would evict 96.0 MiB of 160.0 \
                     MiB cached";
-    assert!(effect.starts_with(expected), "{effect}");
+    assert!(effect.starts_with(expected) && !effect.contains("read ahead"), "{effect}");
     assert_eq!(cached(&model, 0, 160), 160);
+}
+
+#[test]
+fn observe_mode_reports_what_it_would_read_ahead_and_reads_nothing() {
+    let Some(mut bench) = Bench::new() else { return };
+    let model = bench.file("model.safetensors", 64);
+    let mut engine = Reader::start();
+    engine.maps(&model);
+    let effect = bench.rehearse(vec![engine.id()]);
+    assert!(
+        effect.contains("; would read ahead up to 64.0 MiB, once it reads forward"),
+        "{effect}"
+    );
+    assert_eq!(cached(&model, 0, 64), 0);
 }
 
 #[test]

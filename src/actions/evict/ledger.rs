@@ -236,6 +236,15 @@ impl Ledger {
         })
     }
 
+    /// Bytes of all such chunks that are not in memory.
+    pub(super) fn to_come_bytes(&self) -> u64 {
+        let ids = self.files.iter().enumerate().flat_map(|(file, book)| {
+            (0..book.chunks.len()).map(move |chunk| ChunkId { file, chunk })
+        });
+        let to_come = ids.filter(|id| self.is_to_come(*id));
+        to_come.map(|id| self.length_of(id) - self.cached_of(id)).sum()
+    }
+
     /// Records a sample. Returns whether more of the chunk has been read.
     pub(super) fn observe(&mut self, id: ChunkId, sample: ChunkSample) -> bool {
         let progress = self.progress;

@@ -563,6 +563,11 @@ impl Load {
         }
     }
 
+    /// Bytes that are not in memory, and have not been read.
+    pub(super) fn to_come_bytes(&self) -> u64 {
+        self.ledger.to_come_bytes()
+    }
+
     /// Free memory above the floor, in bytes.
     pub(super) fn spare_bytes(&self) -> u64 {
         (self.free_memory)().free_bytes.saturating_sub(self.floor_bytes)

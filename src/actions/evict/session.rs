@@ -308,14 +308,24 @@ fn rehearsal(mounts: Mounts, request: &EvictRequest, control: &Control) -> Resul
     let load = load.map_err(|error| error.to_string())?;
     let state = load.state();
     Ok(format!(
-        "would evict {} of {} cached, and go on behind the readers for {} at most{}{}{}",
+        "would evict {} of {} cached, and go on behind the readers for {} at most{}{}{}{}",
         bytes_text(state.due_bytes),
         bytes_text(state.cached_bytes),
         duration_text(request.for_at_most),
+        would_read_ahead(&load),
         unknown(&load),
         evictable(state),
         limits(&load),
     ))
+}
+
+/// What would be read ahead, once the engine was seen to read forward.
+fn would_read_ahead(load: &Load) -> String {
+    match load.to_come_bytes() {
+        0 => String::new(),
+        _ if load.prefetcher.is_off() || load.limits().sight.is_some() => String::new(),
+        bytes => format!("; would read ahead up to {}, once it reads forward", bytes_text(bytes)),
+    }
 }
 
 /// The note about a decision in observe mode.

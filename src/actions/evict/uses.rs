@@ -81,17 +81,11 @@ impl FileUse {
     /// Of a chunk of which so much is cached, what has been read by what is known without page
     /// tables.
     pub(super) fn read_of(&mut self, chunk: usize, cached: u64) -> u64 {
-        if self.at_first.len() <= chunk {
-            self.at_first.resize(chunk + 1, u64::MAX);
+        let first = self.at_first(chunk);
+        if *first == u64::MAX {
+            *first = cached;
         }
-        let first = match self.at_first.get_mut(chunk) {
-            Some(unseen @ &mut u64::MAX) => {
-                *unseen = cached;
-                cached
-            }
-            Some(first) => *first,
-            None => cached,
-        };
+        let first = *first;
         match self.reading() {
             Reading::UpTo(position) => position.saturating_sub(offset(chunk)).min(cached),
             Reading::Since => cached.saturating_sub(first),
@@ -100,12 +94,17 @@ impl FileUse {
         }
     }
 
-    /// Records what of a chunk was read ahead of it: that was cached before the engine reads.
-    pub(super) fn was_read_ahead(&mut self, chunk: usize, cached: u64) {
+    /// What of a chunk was cached at its first sample; `u64::MAX` before that.
+    fn at_first(&mut self, chunk: usize) -> &mut u64 {
         if self.at_first.len() <= chunk {
             self.at_first.resize(chunk + 1, u64::MAX);
         }
-        self.at_first[chunk] = cached;
+        &mut self.at_first[chunk]
+    }
+
+    /// Records what of a chunk was read ahead: that was cached before the engine reads.
+    pub(super) fn was_read_ahead(&mut self, chunk: usize, cached: u64) {
+        *self.at_first(chunk) = cached;
     }
 
     /// The addresses at which a chunk is mapped, and by which process.

@@ -16,7 +16,7 @@ pub(super) use plan::AheadTally;
 use self::disk::Disk;
 use self::plan::Plan;
 use self::reader::{Done, Job, Reader};
-use super::files::{ModelFile, offset, shard_set};
+use super::files::{ModelFile, Printable, offset, shard_set};
 use super::ledger::ChunkId;
 use super::load::Load;
 use super::uses::{FileUse, Reading};
@@ -41,6 +41,11 @@ impl Prefetcher {
         Self { plan: Plan::new(wanted), reader: None, disk: Disk::default(), ended: None }
     }
 
+    /// Whether anything may be read ahead.
+    pub(super) fn is_off(&self) -> bool {
+        self.plan.is_off()
+    }
+
     /// Bytes so far.
     pub(super) fn tally(&self) -> AheadTally {
         self.plan.tally()
@@ -54,7 +59,7 @@ impl Prefetcher {
 impl Load {
     /// Goes on reading ahead, as far as order and memory allow.
     pub(super) fn read_ahead(&mut self) {
-        if self.prefetcher.plan.is_off() {
+        if self.prefetcher.is_off() {
             return;
         }
         self.take_read();
@@ -132,7 +137,10 @@ impl Load {
                 }
                 Err(error) => {
                     self.prefetcher.plan.done(id, None);
-                    self.prefetcher.end(format!("reading ahead failed: {error}"));
+                    let file = self.files.files.get(id.file);
+                    let name = file.map(|file| Printable(&file.path).to_string());
+                    let name = name.unwrap_or_default();
+                    self.prefetcher.end(format!("{name} could not be read: {error}"));
                 }
             }
         }

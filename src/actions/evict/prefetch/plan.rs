@@ -210,7 +210,7 @@ impl Plan {
         }
         let mut bytes: u64 = self.ahead.iter().map(|ahead| ahead.bytes).sum();
         bytes += self.queued.len() as u64 * CHUNK_BYTES;
-        let mut at = self.begin(engine_at);
+        let mut at = self.resume_at(engine_at);
         let mut found = Vec::new();
         for _ in 0..MOST_PASSED_OVER {
             if bytes + CHUNK_BYTES > most {
@@ -235,7 +235,7 @@ impl Plan {
     }
 
     /// Where reading ahead goes on: where it was, unless the engine has come as far.
-    fn begin(&self, engine_at: ChunkId) -> ChunkId {
+    fn resume_at(&self, engine_at: ChunkId) -> ChunkId {
         let least = ChunkId { chunk: engine_at.chunk + LEAD, ..engine_at };
         match self.next {
             Some(next) if next.file == least.file => next.max(least),
