@@ -23,7 +23,7 @@ const MOST_NOTICES: i64 = 24;
 /// What would have come of an act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Fate {
+pub(super) enum EpisodeResult {
     /// Memory ran out soon after: it would have been in time.
     InTime,
     /// The trouble lasted: there was something to do.
@@ -38,7 +38,7 @@ pub(super) enum Fate {
     TooRecent,
 }
 
-impl Fate {
+impl EpisodeResult {
     /// The heading of its column.
     pub(super) fn text(self) -> &'static str {
         match self {
@@ -77,11 +77,11 @@ impl Verdict {
     }
 }
 
-/// An episode with its fate and the reason of that.
+/// An episode with its result and the reason of that.
 #[derive(Clone, Debug)]
 pub(super) struct Judged {
     pub(super) episode: Episode,
-    pub(super) fate: Fate,
+    pub(super) result: EpisodeResult,
     pub(super) why: String,
 }
 
@@ -93,7 +93,7 @@ fn lasted(time: SignedDuration) -> String {
 pub(super) fn judge(pair: &Pair, episode: &Episode, observed: &Observed) -> Judged {
     let (rule, grade) = pair;
     let lives = &observed.lives;
-    let (fate, why) = match grade {
+    let (result, why) = match grade {
         Grade::Restart => restart(&rule.alert, episode, observed),
         Grade::Stop => stop(episode, observed),
         Grade::Reboot => reboot(episode, observed),
@@ -103,68 +103,76 @@ pub(super) fn judge(pair: &Pair, episode: &Episode, observed: &Observed) -> Judg
         Grade::Restart => None,
         _ => lives.fault(&rule.alert, episode.first, episode.last),
     };
-    let (fate, why) = match fault {
+    let (result, why) = match fault {
         Some(fault) => {
             let after = lasted(fault.at.duration_since(episode.first));
             let text = format!("{after} later: {}", fault.text);
-            match fate {
+            match result {
                 // What ran on after all did not have to be ended.
-                Fate::Wrong => (Fate::Unclear, format!("{text}; but {why}")),
-                _ => (Fate::InTime, text),
+                EpisodeResult::Wrong => (EpisodeResult::Unclear, format!("{text}; but {why}")),
+                _ => (EpisodeResult::InTime, text),
             }
         }
-        None if fate == Fate::Wrong
+        None if result == EpisodeResult::Wrong
             && *grade != Grade::Restart
             && lives.has_fault_within(episode.first, LATE_FAULT) =>
         {
-            (Fate::Unclear, format!("{why}, and memory ran out within an hour"))
+            (EpisodeResult::Unclear, format!("{why}, and memory ran out within an hour"))
         }
-        None => (fate, why),
+        None => (result, why),
     };
-    Judged { episode: episode.clone(), fate, why }
+    Judged { episode: episode.clone(), result, why }
 }
 
 /// Whether the trouble lasted, for what ends no engine.
-fn trouble(episode: &Episode, covered: Timestamp) -> (Fate, String) {
+fn trouble(episode: &Episode, covered: Timestamp) -> (EpisodeResult, String) {
     let Episode { first, ended, cut, is_helped, .. } = *episode;
     let until = ended.or(cut).unwrap_or(covered);
     let time = until.duration_since(first);
     match (time > SOON, ended.is_some()) {
-        (true, true) => (Fate::Lasted, format!("the trouble lasted {}", lasted(time))),
-        (true, false) => (Fate::Lasted, format!("the trouble lasted at least {}", lasted(time))),
-        (false, true) if is_helped => (Fate::Unclear, "another act came before its end".to_owned()),
+        (true, true) => (EpisodeResult::Lasted, format!("the trouble lasted {}", lasted(time))),
+        (true, false) => {
+            (EpisodeResult::Lasted, format!("the trouble lasted at least {}", lasted(time)))
+        }
+        (false, true) if is_helped => {
+            (EpisodeResult::Unclear, "another act came before its end".to_owned())
+        }
         (false, true) => {
-            (Fate::ByItself, format!("the trouble ended by itself after {}", lasted(time)))
+            (EpisodeResult::ByItself, format!("the trouble ended by itself after {}", lasted(time)))
         }
         (false, false) if cut.is_some() => {
-            (Fate::Unclear, format!("umawarden ended or began {} later", lasted(time)))
+            (EpisodeResult::Unclear, format!("umawarden ended or began {} later", lasted(time)))
         }
-        (false, false) => (Fate::TooRecent, format!("it is {} old", lasted(time))),
+        (false, false) => (EpisodeResult::TooRecent, format!("it is {} old", lasted(time))),
     }
 }
 
-fn stop(episode: &Episode, observed: &Observed) -> (Fate, String) {
+fn stop(episode: &Episode, observed: &Observed) -> (EpisodeResult, String) {
     let Some((engine, server)) = &episode.engine else {
-        return (Fate::Unclear, "the engine is unknown".to_owned());
+        return (EpisodeResult::Unclear, "the engine is unknown".to_owned());
     };
     let first = episode.first;
-    let seen = observed.lives.afterlife(engine, *server, first, observed.covered);
+    let seen = observed.lives.later_state(engine, *server, first, observed.covered);
     let Some(seen) = seen else {
-        return (Fate::Unclear, format!("whether {engine} ran on is not in the journal"));
+        return (EpisodeResult::Unclear, format!("whether {engine} ran on is not in the journal"));
     };
     let time = seen.until.duration_since(first);
     if time < LIVED_ON {
         return match seen.ended {
-            Some(how) => (Fate::Unclear, format!("it ended {} later: {how}", lasted(time))),
-            None if observed.covered.duration_since(first) < LIVED_ON => {
-                (Fate::TooRecent, format!("it is {} old", lasted(time)))
+            Some(how) => {
+                (EpisodeResult::Unclear, format!("it ended {} later: {how}", lasted(time)))
             }
-            None => (Fate::Unclear, format!("{engine} is known for {} more", lasted(time))),
+            None if observed.covered.duration_since(first) < LIVED_ON => {
+                (EpisodeResult::TooRecent, format!("it is {} old", lasted(time)))
+            }
+            None => {
+                (EpisodeResult::Unclear, format!("{engine} is known for {} more", lasted(time)))
+            }
         };
     }
     if !seen.is_up {
         let text = format!("{engine} ran on for {}, and did not answer at the end", lasted(time));
-        return (Fate::Unclear, text);
+        return (EpisodeResult::Unclear, text);
     }
     let bound = if seen.ended.is_some() { "" } else { "at least " };
     let memory = match episode.ended {
@@ -174,41 +182,44 @@ fn stop(episode: &Episode, observed: &Observed) -> (Fate, String) {
         None => String::new(),
     };
     let text = format!("{engine} ran on and answered for {bound}{}{memory}", lasted(time));
-    (Fate::Wrong, text)
+    (EpisodeResult::Wrong, text)
 }
 
-fn reboot(episode: &Episode, observed: &Observed) -> (Fate, String) {
+fn reboot(episode: &Episode, observed: &Observed) -> (EpisodeResult, String) {
     let (lives, first) = (&observed.lives, episode.first);
     let up = lives.engines().find_map(|engine| {
-        let seen = lives.afterlife(engine, None, first, observed.covered)?;
+        let seen = lives.later_state(engine, None, first, observed.covered)?;
         let time = seen.until.duration_since(first);
         (seen.is_up && time >= LIVED_ON).then(|| (engine.to_owned(), time))
     });
     if let Some((engine, time)) = up {
-        return (Fate::Wrong, format!("{engine} ran on and answered for {}", lasted(time)));
+        return (
+            EpisodeResult::Wrong,
+            format!("{engine} ran on and answered for {}", lasted(time)),
+        );
     }
     match (episode.ended, episode.cut) {
         (Some(ended), _) if !episode.is_helped => {
             let time = lasted(ended.duration_since(first));
-            (Fate::Wrong, format!("the trouble ended after {time}, without a reboot"))
+            (EpisodeResult::Wrong, format!("the trouble ended after {time}, without a reboot"))
         }
-        (Some(_), _) => (Fate::Unclear, "another act came before its end".to_owned()),
+        (Some(_), _) => (EpisodeResult::Unclear, "another act came before its end".to_owned()),
         (None, Some(cut)) => {
             let time = lasted(cut.duration_since(first));
             (
-                Fate::Unclear,
+                EpisodeResult::Unclear,
                 format!("umawarden ended {time} later, and the trouble lasted till then"),
             )
         }
         (None, None) => {
             let time = lasted(observed.covered.duration_since(first));
-            (Fate::TooRecent, format!("the trouble has lasted {time}, and goes on"))
+            (EpisodeResult::TooRecent, format!("the trouble has lasted {time}, and goes on"))
         }
     }
 }
 
 /// A restart: what a person made of the engine.
-fn restart(name: &str, episode: &Episode, observed: &Observed) -> (Fate, String) {
+fn restart(name: &str, episode: &Episode, observed: &Observed) -> (EpisodeResult, String) {
     let first = episode.first;
     let down_for = |at: Timestamp| lasted(at.duration_since(first));
     let mut up: Option<Timestamp> = None;
@@ -220,13 +231,13 @@ fn restart(name: &str, episode: &Episode, observed: &Observed) -> (Fate, String)
                     RestartState::Stopped => "a person stopped it",
                     _ => "it was taken from umawarden",
                 };
-                return (Fate::Wrong, format!("{what} {} later", down_for(*at)));
+                return (EpisodeResult::Wrong, format!("{what} {} later", down_for(*at)));
             }
             (_, Some(started)) if state != &RestartState::Running => {
                 return match at.duration_since(started) >= LIVED_ON {
-                    true => (Fate::Lasted, came_back(first, started)),
+                    true => (EpisodeResult::Lasted, came_back(first, started)),
                     false => (
-                        Fate::Unclear,
+                        EpisodeResult::Unclear,
                         format!(
                             "it was started {} later, and ran for {} only",
                             down_for(started),
@@ -240,12 +251,17 @@ fn restart(name: &str, episode: &Episode, observed: &Observed) -> (Fate, String)
     }
     match up {
         Some(started) if observed.covered.duration_since(started) >= LIVED_ON => {
-            (Fate::Lasted, came_back(first, started))
+            (EpisodeResult::Lasted, came_back(first, started))
         }
-        Some(started) => (Fate::TooRecent, format!("it was started {} later", down_for(started))),
+        Some(started) => {
+            (EpisodeResult::TooRecent, format!("it was started {} later", down_for(started)))
+        }
         None => {
             let time = lasted(observed.covered.duration_since(first));
-            (Fate::Unclear, format!("it has been down for {time}: whether it is wanted is unknown"))
+            (
+                EpisodeResult::Unclear,
+                format!("it has been down for {time}: whether it is wanted is unknown"),
+            )
         }
     }
 }
@@ -255,7 +271,7 @@ fn came_back(first: Timestamp, started: Timestamp) -> String {
     format!("it was down until a person started it {time} later, and it ran")
 }
 
-/// How often each fate was found.
+/// How often each result was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Counts {
     pub(super) episodes: u64,
@@ -274,13 +290,13 @@ impl Counts {
         for one in judged {
             counts.episodes += 1;
             counts.acts += one.episode.acts;
-            *match one.fate {
-                Fate::InTime => &mut counts.in_time,
-                Fate::Lasted => &mut counts.lasted,
-                Fate::ByItself => &mut counts.by_itself,
-                Fate::Wrong => &mut counts.wrong,
-                Fate::Unclear => &mut counts.unclear,
-                Fate::TooRecent => &mut counts.too_recent,
+            *match one.result {
+                EpisodeResult::InTime => &mut counts.in_time,
+                EpisodeResult::Lasted => &mut counts.lasted,
+                EpisodeResult::ByItself => &mut counts.by_itself,
+                EpisodeResult::Wrong => &mut counts.wrong,
+                EpisodeResult::Unclear => &mut counts.unclear,
+                EpisodeResult::TooRecent => &mut counts.too_recent,
             } += 1;
         }
         counts

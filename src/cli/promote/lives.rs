@@ -37,7 +37,7 @@ pub(super) const KINDS: [&str; 11] = [
 /// What events show.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    turns: BTreeMap<String, Vec<Turn>>,
+    phases: BTreeMap<String, Vec<PhaseChange>>,
     ends: BTreeMap<String, Vec<(Timestamp, String)>>,
     loads: BTreeMap<String, Vec<(Timestamp, u64)>>,
     restarts: BTreeMap<String, Vec<(Timestamp, RestartState)>>,
@@ -50,7 +50,7 @@ pub(super) struct Lives {
 
 /// An engine went to another phase.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct PhaseChange {
     at: Timestamp,
     /// The last report of the same: an engine begins and ends to serve all day.
     seen: Timestamp,
@@ -60,7 +60,7 @@ struct Turn {
     is_stuck: bool,
 }
 
-impl Turn {
+impl PhaseChange {
     fn is_up(self) -> bool {
         self.to.is_up() && !self.is_stuck
     }
@@ -85,7 +85,7 @@ impl Fault {
 
 /// What became of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Afterlife {
+pub(super) struct LaterState {
     /// It is known to have run until then.
     pub(super) until: Timestamp,
     /// Whether it answered requests at that time.
@@ -113,7 +113,7 @@ impl Lives {
         let EventKind::Program(ProgramEvent::EnginePhase { engine, to, pid, .. }) = event else {
             return false;
         };
-        let last = self.turns.get_mut(engine).and_then(|turns| turns.last_mut());
+        let last = self.phases.get_mut(engine).and_then(|phases| phases.last_mut());
         let Some(last) = last.filter(|last| last.pid == *pid && last.is_up() && to.is_up()) else {
             return false;
         };
@@ -143,14 +143,14 @@ impl Lives {
     fn take_program(&mut self, at: Timestamp, event: &ProgramEvent) {
         match event {
             ProgramEvent::EnginePhase { engine, to, pid, .. } => {
-                let turn = Turn { at, seen: at, pid: *pid, to: *to, is_stuck: false };
-                self.turns.entry(engine.clone()).or_default().push(turn);
+                let turn = PhaseChange { at, seen: at, pid: *pid, to: *to, is_stuck: false };
+                self.phases.entry(engine.clone()).or_default().push(turn);
             }
             ProgramEvent::EngineStuck { engine, stuck, pid, .. } => {
-                let turns = self.turns.entry(engine.clone()).or_default();
-                let last = turns.last().filter(|last| last.pid == *pid);
-                let turn = last.map(|last| Turn { at, seen: at, is_stuck: *stuck, ..*last });
-                turns.extend(turn);
+                let phases = self.phases.entry(engine.clone()).or_default();
+                let last = phases.last().filter(|last| last.pid == *pid);
+                let turn = last.map(|last| PhaseChange { at, seen: at, is_stuck: *stuck, ..*last });
+                phases.extend(turn);
             }
             ProgramEvent::EngineDied { report } => self.take_death(report),
             ProgramEvent::EngineLoad { engine, receipt, .. } => {
@@ -219,28 +219,28 @@ impl Lives {
 
     /// What became of the engine that ran at that time, while this node was observed until
     /// `covered`. `None`: that it ran is not known.
-    pub(super) fn afterlife(
+    pub(super) fn later_state(
         &self,
         engine: &str,
         pid: Option<u32>,
         at: Timestamp,
         covered: Timestamp,
-    ) -> Option<Afterlife> {
-        let turns = self.turns.get(engine)?;
-        let next = turns.partition_point(|turn| turn.at <= at);
-        let now = next.checked_sub(1).and_then(|last| turns.get(last));
+    ) -> Option<LaterState> {
+        let phases = self.phases.get(engine)?;
+        let next = phases.partition_point(|turn| turn.at <= at);
+        let now = next.checked_sub(1).and_then(|last| phases.get(last));
         let now = now
             .filter(|turn| turn.to != EnginePhase::Gone && pid.is_none_or(|pid| pid == turn.pid));
         let now = now.copied().or_else(|| {
-            let later = turns.get(next).filter(|turn| Some(turn.pid) == pid)?;
-            Some(Turn { seen: at, ..*later })
+            let later = phases.get(next).filter(|turn| Some(turn.pid) == pid)?;
+            Some(PhaseChange { seen: at, ..*later })
         })?;
         let (mut last, mut known) = (now, now.seen.max(at));
-        let later = turns.get(next..).unwrap_or_default();
+        let later = phases.get(next..).unwrap_or_default();
         for turn in later.iter().take_while(|turn| turn.pid == now.pid) {
             if turn.to == EnginePhase::Gone {
                 let ended = Some(self.end(engine, turn.at));
-                return Some(Afterlife { until: turn.at, is_up: last.is_up(), ended });
+                return Some(LaterState { until: turn.at, is_up: last.is_up(), ended });
             }
             (last, known) = (*turn, turn.seen);
         }
@@ -249,12 +249,12 @@ impl Lives {
         if !is_followed {
             known = known.max(self.break_after(known).unwrap_or(covered));
         }
-        Some(Afterlife { until: known, is_up: last.is_up(), ended: None })
+        Some(LaterState { until: known, is_up: last.is_up(), ended: None })
     }
 
     /// Engines that ran at that time.
     pub(super) fn engines(&self) -> impl Iterator<Item = &str> {
-        self.turns.keys().map(String::as_str)
+        self.phases.keys().map(String::as_str)
     }
 
     fn end(&self, engine: &str, gone: Timestamp) -> String {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Assessed;
 use super::episode::Observed;
-use super::judge::{Fate, Judged, Verdict};
+use super::judge::{EpisodeResult, Judged, Verdict};
 use super::plan::{Plan, Wanted};
 use super::write::Written;
 use crate::cli::history::printable;
@@ -55,18 +55,18 @@ impl Shown<'_> {
         let name = rule.to_string();
         writeln!(out, "\n{} {grade}: {} ({})", printable(&name), one.verdict.text(), one.why)?;
         let counts = &one.counts;
-        let by_fate = [
-            (Fate::InTime, counts.in_time),
-            (Fate::Lasted, counts.lasted),
-            (Fate::ByItself, counts.by_itself),
-            (Fate::Wrong, counts.wrong),
-            (Fate::Unclear, counts.unclear),
-            (Fate::TooRecent, counts.too_recent),
+        let by_result = [
+            (EpisodeResult::InTime, counts.in_time),
+            (EpisodeResult::Lasted, counts.lasted),
+            (EpisodeResult::ByItself, counts.by_itself),
+            (EpisodeResult::Wrong, counts.wrong),
+            (EpisodeResult::Unclear, counts.unclear),
+            (EpisodeResult::TooRecent, counts.too_recent),
         ];
-        let by_fate = by_fate.iter().filter(|(_, count)| *count > 0);
-        let by_fate = by_fate.map(|(fate, count)| format!("{} {count}", fate.text()));
-        let by_fate = by_fate.collect::<Vec<_>>().join(", ");
-        writeln!(out, "  episodes {}, acts {}: {by_fate}", counts.episodes, counts.acts)?;
+        let by_result = by_result.iter().filter(|(_, count)| *count > 0);
+        let by_result = by_result.map(|(result, count)| format!("{} {count}", result.text()));
+        let by_result = by_result.collect::<Vec<_>>().join(", ");
+        writeln!(out, "  episodes {}, acts {}: {by_result}", counts.episodes, counts.acts)?;
         if !one.is_loaded && *rule.group != *GROUP {
             writeln!(out, "  not among the rules of the configuration")?;
         }
@@ -167,7 +167,7 @@ fn list<'a>(
 
 /// An episode in one line.
 fn line(judged: &Judged) -> String {
-    let Judged { episode, fate, why } = judged;
+    let Judged { episode, result, why } = judged;
     let times = match episode.acts {
         1 => String::new(),
         acts => format!(" {acts} times"),
@@ -179,12 +179,12 @@ fn line(judged: &Judged) -> String {
         "{:.0} would {action} on {target}{}{times}: {}: {why}",
         episode.first,
         amount.unwrap_or_default(),
-        fate.text()
+        result.text()
     )
 }
 
 fn episode_json(judged: &Judged) -> Value {
-    let Judged { episode, fate, why } = judged;
+    let Judged { episode, result, why } = judged;
     json!({
         "first": episode.first,
         "last": episode.last,
@@ -194,7 +194,7 @@ fn episode_json(judged: &Judged) -> Value {
         "target": episode.target,
         "bytes": episode.amount.map(|amount| amount.bytes),
         "bytes_are": episode.amount.map(|amount| amount.what),
-        "fate": fate,
+        "result": result,
         "why": why,
     })
 }

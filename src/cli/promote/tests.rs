@@ -10,7 +10,7 @@ use crate::model::{
     EngineTarget, Event, EventKind, Evidence, HoldReason, KernelEvent, Moment, OomConstraint,
     ProcessId, ProgramEvent, Reading, RestartState, SYSLOG_SEQ_BASE, Supervisor, Target,
 };
-use judge::Fate;
+use judge::EpisodeResult;
 
 /// A journal, minute by minute.
 struct World {
@@ -122,9 +122,9 @@ impl World {
         self.take(seconds, &TimelineItem::Note(note));
     }
 
-    /// The fates of all episodes of the rule, in order.
-    fn fates(&self, grade: Grade) -> Vec<Fate> {
-        self.judged(grade).into_iter().map(|judged| judged.fate).collect()
+    /// The results of all episodes of the rule, in order.
+    fn results(&self, grade: Grade) -> Vec<EpisodeResult> {
+        self.judged(grade).into_iter().map(|judged| judged.result).collect()
     }
 
     fn judged(&self, grade: Grade) -> Vec<Judged> {
@@ -162,7 +162,7 @@ fn an_engine_that_served_on_would_have_been_stopped_wrongly() {
     world.alert(103, AlertState::Inactive);
     world.phase(HOUR, 7, EnginePhase::Ready);
     let judged = &world.judged(Grade::Stop)[0];
-    assert_eq!(judged.fate, Fate::Wrong);
+    assert_eq!(judged.result, EpisodeResult::Wrong);
     let why = "llm ran on and answered for at least 58m20s; the trouble ended by itself after 3s";
     assert_eq!(judged.why, why);
     assert_eq!(judged.episode.amount.map(|amount| amount.bytes), Some(8192));
@@ -180,7 +180,7 @@ fn a_kill_soon_after_shows_that_a_stop_would_have_been_in_time() {
         world.phase(begin + 141, 7, EnginePhase::Gone);
         world.alert(begin + 150, AlertState::Inactive);
     }
-    assert_eq!(world.fates(Grade::Stop), [Fate::InTime, Fate::InTime]);
+    assert_eq!(world.results(Grade::Stop), [EpisodeResult::InTime, EpisodeResult::InTime]);
     assert!(world.judged(Grade::Stop)[0].why.starts_with("40s later: "));
     assert_eq!(world.verdict(Grade::Stop).0, Verdict::Ready);
 }
@@ -194,7 +194,7 @@ fn an_engine_that_outlived_a_kill_of_another_is_no_proof() {
         world.oom(killed, OomConstraint::None, 1);
         world.phase(2 * HOUR, 7, EnginePhase::Ready);
         let judged = &world.judged(Grade::Stop)[0];
-        assert_eq!(judged.fate, Fate::Unclear, "{}", judged.why);
+        assert_eq!(judged.result, EpisodeResult::Unclear, "{}", judged.why);
         assert!(judged.why.contains("llm ran on"), "{}", judged.why);
         assert_eq!(world.verdict(Grade::Stop).0, Verdict::NotEnoughSeen);
     }
@@ -220,10 +220,10 @@ fn a_boot_that_ended_without_order_confirms_only_what_fired_then() {
         };
         world.note(700, "started: 39 rules");
         world.event(701, kind, None);
-        world.fates(Grade::Drop)
+        world.results(Grade::Drop)
     };
-    assert_eq!(unclean(&["Low"]), [Fate::InTime]);
-    assert_eq!(unclean(&["Other"]), [Fate::Unclear]);
+    assert_eq!(unclean(&["Low"]), [EpisodeResult::InTime]);
+    assert_eq!(unclean(&["Other"]), [EpisodeResult::Unclear]);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn kills_at_a_limit_and_forged_ones_confirm_nothing() {
     world.oom(140, OomConstraint::Memcg, 1);
     world.oom(141, OomConstraint::None, SYSLOG_SEQ_BASE);
     world.phase(2 * HOUR, 7, EnginePhase::Ready);
-    assert_eq!(world.fates(Grade::Stop), [Fate::Wrong]);
+    assert_eq!(world.results(Grade::Stop), [EpisodeResult::Wrong]);
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn what_the_journal_does_not_show_is_unclear_or_too_recent() {
     recent.phase(10, 7, EnginePhase::Serving);
     recent.would(100, stop());
     recent.note(200, "reloaded");
-    assert_eq!(recent.fates(Grade::Stop), [Fate::TooRecent]);
+    assert_eq!(recent.results(Grade::Stop), [EpisodeResult::TooRecent]);
     // The daemon ended soon after, and another process has the name when it is back.
     let mut gap = World::new();
     gap.phase(10, 7, EnginePhase::Serving);
@@ -251,7 +251,7 @@ fn what_the_journal_does_not_show_is_unclear_or_too_recent() {
     gap.note(130, "stopped");
     gap.note(9_000, "started: 39 rules");
     gap.phase(9_010, 8, EnginePhase::Serving);
-    assert_eq!(gap.fates(Grade::Stop), [Fate::Unclear]);
+    assert_eq!(gap.results(Grade::Stop), [EpisodeResult::Unclear]);
     // The same process is there again: it has run all the time.
     let mut same = World::new();
     same.phase(10, 7, EnginePhase::Serving);
@@ -259,18 +259,18 @@ fn what_the_journal_does_not_show_is_unclear_or_too_recent() {
     same.note(130, "stopped");
     same.note(9_000, "started: 39 rules");
     same.phase(9_010, 7, EnginePhase::Serving);
-    assert_eq!(same.fates(Grade::Stop), [Fate::Wrong]);
+    assert_eq!(same.results(Grade::Stop), [EpisodeResult::Wrong]);
     let mut ended = World::new();
     ended.phase(10, 7, EnginePhase::Serving);
     ended.would(100, stop());
     ended.phase(160, 7, EnginePhase::Gone);
     ended.note(2 * HOUR, "reloaded");
-    assert_eq!(ended.fates(Grade::Stop), [Fate::Unclear]);
+    assert_eq!(ended.results(Grade::Stop), [EpisodeResult::Unclear]);
     let mut loading = World::new();
     loading.phase(10, 7, EnginePhase::Loading);
     loading.would(100, stop());
     loading.note(2 * HOUR, "reloaded");
-    assert_eq!(loading.fates(Grade::Stop), [Fate::Unclear]);
+    assert_eq!(loading.results(Grade::Stop), [EpisodeResult::Unclear]);
     for world in [recent, gap, ended, loading] {
         assert_eq!(world.verdict(Grade::Stop).0, Verdict::NotEnoughSeen);
     }
@@ -292,8 +292,8 @@ fn acts_for_one_trouble_are_one_episode() {
     let judged = world.judged(Grade::Drop);
     let acts: Vec<u64> = judged.iter().map(|judged| judged.episode.acts).collect();
     assert_eq!(acts, [10, 10, 10, 1]);
-    let lasted = Fate::Lasted;
-    assert_eq!(world.fates(Grade::Drop), [lasted, lasted, lasted, Fate::ByItself]);
+    let lasted = EpisodeResult::Lasted;
+    assert_eq!(world.results(Grade::Drop), [lasted, lasted, lasted, EpisodeResult::ByItself]);
     assert_eq!(judged[0].why, "the trouble lasted 5m");
     assert_eq!(judged[0].episode.amount.map(|amount| amount.bytes), Some(4096));
     assert_eq!(world.verdict(Grade::Drop).0, Verdict::Ready);
@@ -320,16 +320,16 @@ fn a_step_whose_grade_is_not_enforced_counts_and_an_act_of_another_is_help() {
     world.decide(10, drop(), Mode::Enforce, unenforced);
     world.decide(10, notify(), Mode::Enforce, Decision::Act);
     world.alert(20, AlertState::Inactive);
-    assert_eq!(world.fates(Grade::Drop), [Fate::ByItself], "a notice helps nobody");
+    assert_eq!(world.results(Grade::Drop), [EpisodeResult::ByItself], "a notice helps nobody");
     world.alert(100, AlertState::Firing);
     world.decide(100, drop(), Mode::Enforce, unenforced);
     world.decide(101, Action::CompactMemory, Mode::Enforce, Decision::Act);
     world.alert(102, AlertState::Inactive);
-    assert_eq!(world.fates(Grade::Drop), [Fate::ByItself, Fate::Unclear]);
+    assert_eq!(world.results(Grade::Drop), [EpisodeResult::ByItself, EpisodeResult::Unclear]);
     assert_eq!(world.observed.acted[&(rule(), Grade::Notice)], 1);
     // A hold for another reason is nothing that it would have done.
     world.decide(200, drop(), Mode::Observe, Decision::Hold(HoldReason::Cooldown));
-    assert_eq!(world.fates(Grade::Drop).len(), 2);
+    assert_eq!(world.results(Grade::Drop).len(), 2);
 }
 
 #[test]
@@ -355,14 +355,17 @@ fn a_restart_was_right_if_a_person_did_the_same() {
             amount: None,
         };
         let pair = (restarts::rule(&Arc::from("llm")), Grade::Restart);
-        judge(&pair, &episode, &world.observed).fate
+        judge(&pair, &episode, &world.observed).result
     };
     use RestartState::{Running, Starting, Stopped, Waiting};
-    assert_eq!(restart(&[(50, Waiting), (700, Starting), (800, Running)], 9_000), Fate::Lasted);
-    assert_eq!(restart(&[(700, Running), (800, Waiting)], 9_000), Fate::Unclear);
-    assert_eq!(restart(&[(700, Stopped)], 9_000), Fate::Wrong);
-    assert_eq!(restart(&[], 9_000), Fate::Unclear);
-    assert_eq!(restart(&[(700, Running)], 800), Fate::TooRecent);
+    assert_eq!(
+        restart(&[(50, Waiting), (700, Starting), (800, Running)], 9_000),
+        EpisodeResult::Lasted
+    );
+    assert_eq!(restart(&[(700, Running), (800, Waiting)], 9_000), EpisodeResult::Unclear);
+    assert_eq!(restart(&[(700, Stopped)], 9_000), EpisodeResult::Wrong);
+    assert_eq!(restart(&[], 9_000), EpisodeResult::Unclear);
+    assert_eq!(restart(&[(700, Running)], 800), EpisodeResult::TooRecent);
 }
 
 #[test]
@@ -372,12 +375,12 @@ fn a_reboot_would_have_been_wrong_if_the_trouble_ended_without_it() {
     world.alert(10, AlertState::Firing);
     world.decide(10, reboot(), Mode::Enforce, Decision::Hold(HoldReason::NotEnforced));
     world.alert(600, AlertState::Inactive);
-    assert_eq!(world.fates(Grade::Reboot), [Fate::Wrong]);
+    assert_eq!(world.results(Grade::Reboot), [EpisodeResult::Wrong]);
     let mut served = World::new();
     served.phase(5, 7, EnginePhase::Serving);
     served.would(10, reboot());
     served.note(HOUR, "reloaded");
-    assert_eq!(served.fates(Grade::Reboot), [Fate::Wrong]);
+    assert_eq!(served.results(Grade::Reboot), [EpisodeResult::Wrong]);
 }
 
 #[test]
