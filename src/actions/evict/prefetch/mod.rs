@@ -63,9 +63,7 @@ impl Load {
             return;
         }
         self.take_read();
-        for id in self.ledger.take_begun() {
-            self.prefetcher.plan.begins(id, &self.ledger);
-        }
+        self.prefetcher.plan.begins(self.ledger.take_begun(), &self.ledger);
         if self.rounds.is_multiple_of(SAMPLE_EVERY) {
             for id in self.prefetcher.plan.chunks().collect::<Vec<_>>() {
                 self.sample(id);

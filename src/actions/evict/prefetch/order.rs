@@ -31,7 +31,7 @@ impl Facts {
 /// The steps from chunk to chunk within a file: the newest 32.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// The chunk of each file in which reading has begun last.
+    /// The last chunk of each file in which reading has begun by the round before.
     last: BTreeMap<usize, usize>,
     /// To the next chunk.
     forward: Facts,
@@ -40,12 +40,23 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Reading has begun in a chunk. `is_whole`: whether another one has been read as a whole.
-    pub(super) fn begins(&mut self, id: ChunkId, is_whole: impl Fn(ChunkId) -> bool) {
+    /// Reading has begun in these chunks of a file since the round before, in ascending order; in
+    /// which order they were read is unknown. `is_whole`: whether a chunk has been read as a whole.
+    pub(super) fn begins(
+        &mut self,
+        file: usize,
+        chunks: &[usize],
+        is_whole: impl Fn(ChunkId) -> bool,
+    ) {
+        let Some(newest) = chunks.last() else { return };
         // What comes before the first step of a file is unknown: tracking may have begun late.
-        let Some(before) = self.last.insert(id.file, id.chunk) else { return };
-        self.forward.push(id.chunk == before + 1);
-        self.covering.push(is_whole(ChunkId { chunk: before, ..id }));
+        let Some(before) = self.last.insert(file, *newest) else { return };
+        let is_forward = chunks.iter().copied().eq(before + 1..=*newest);
+        let left = std::iter::once(&before).chain(chunks).take(chunks.len());
+        for chunk in left {
+            self.forward.push(is_forward);
+            self.covering.push(is_whole(ChunkId { file, chunk: *chunk }));
+        }
     }
 
     /// Whether it reads forward and everything, as at least so many steps show.
@@ -58,32 +69,36 @@ impl Order {
 mod tests {
     use super::*;
 
-    fn after(chunks: &[usize], is_whole: bool) -> Order {
+    /// After rounds in each of which reading has begun in these chunks.
+    fn after(rounds: &[&[usize]], is_whole: bool) -> Order {
         let mut order = Order::default();
-        for chunk in chunks {
-            order.begins(ChunkId { file: 0, chunk: *chunk }, |_| is_whole);
-        }
+        rounds.iter().for_each(|chunks| order.begins(0, chunks, |_| is_whole));
         order
     }
 
     #[test]
     fn steps_to_the_next_chunk_are_forward_and_others_are_not() {
-        let forward: Vec<usize> = (3..20).collect();
-        assert!(after(&forward, true).is_forward(16));
-        assert!(!after(&forward, true).is_forward(17), "the first chunk is no step");
-        assert!(!after(&forward, false).is_forward(1), "it reads slices");
-        let backward: Vec<usize> = (3..20).rev().collect();
-        assert!(!after(&backward, true).is_forward(1));
-        let tensors = [0, 1, 2, 3, 4, 5, 6, 7, 12, 8, 9, 10, 11, 13];
-        assert!(!after(&tensors, true).is_forward(8), "11 of 13 steps");
+        let forward: &[&[usize]] = &[&[3], &[4, 5, 6], &[7], &[8, 9], &[10, 11]];
+        assert!(after(forward, true).is_forward(8));
+        assert!(!after(forward, true).is_forward(9), "the first chunk is no step");
+        assert!(!after(forward, false).is_forward(1), "it reads slices");
+        let leaps: &[&[usize]] = &[&[3], &[5], &[4], &[6, 8], &[7]];
+        assert!(!after(leaps, true).is_forward(1));
+    }
+
+    #[test]
+    fn chunks_that_were_read_backward_between_two_rounds_are_no_steps_forward() {
+        let backward: &[&[usize]] =
+            &[&[127], &[120, 121, 122, 123, 124, 125, 126], &[113, 114, 115, 116, 117, 118, 119]];
+        assert!(!after(backward, true).is_forward(1));
     }
 
     #[test]
     fn each_file_has_steps_of_its_own_and_old_ones_are_forgotten() {
-        let mut order = after(&[0, 9, 4, 7, 1], true);
+        let mut order = after(&[&[0], &[9], &[4], &[7], &[1]], true);
         for chunk in 0..20 {
             for file in [1, 2] {
-                order.begins(ChunkId { file, chunk }, |_| true);
+                order.begins(file, &[chunk], |_| true);
             }
         }
         assert!(order.is_forward(32));

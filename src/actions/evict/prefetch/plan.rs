@@ -93,9 +93,18 @@ impl Plan {
         self.tally.unused_bytes >= Prefetch::MOST_UNUSED_BYTES
     }
 
-    /// The engine has begun to read in a chunk.
-    pub(super) fn begins(&mut self, id: ChunkId, ledger: &Ledger) {
-        self.order.begins(id, |id| ledger.is_mostly_read(id));
+    /// The engine has begun to read in these chunks since the round before.
+    pub(super) fn begins(&mut self, mut ids: Vec<ChunkId>, ledger: &Ledger) {
+        ids.sort_unstable();
+        for of_file in ids.chunk_by(|one, other| one.file == other.file) {
+            let Some(newest) = of_file.last().copied() else { continue };
+            let chunks: Vec<usize> = of_file.iter().map(|id| id.chunk).collect();
+            self.order.begins(newest.file, &chunks, |id| ledger.is_mostly_read(id));
+            self.goes_to(newest);
+        }
+    }
+
+    fn goes_to(&mut self, id: ChunkId) {
         let was_at = self.engine_at.replace(id);
         let is_other = was_at.is_some_and(|at| at.file != id.file);
         let is_foreseen = self.next.is_none_or(|next| next.file == id.file)
@@ -280,9 +289,7 @@ mod tests {
         fn reads(&mut self, file: usize, chunks: impl IntoIterator<Item = usize>) {
             for chunk in chunks {
                 self.ledger.observe(id(file, chunk), FULL);
-                for begun in self.ledger.take_begun() {
-                    self.plan.begins(begun, &self.ledger);
-                }
+                self.plan.begins(self.ledger.take_begun(), &self.ledger);
             }
             self.plan.settle(&self.ledger);
         }
@@ -329,8 +336,7 @@ mod tests {
             let half = ChunkSample { read: CHUNK_BYTES / 2, ..UNREAD };
             sliced.ledger.observe(id(0, chunk), half);
             sliced.reads(0, []);
-            let begun = sliced.ledger.take_begun();
-            begun.into_iter().for_each(|id| sliced.plan.begins(id, &sliced.ledger));
+            sliced.plan.begins(sliced.ledger.take_begun(), &sliced.ledger);
         }
         assert_eq!(sliced.wants(MUCH), []);
         let mut backward = World::new(Prefetch::On, 1);
