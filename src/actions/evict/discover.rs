@@ -1,11 +1,12 @@
 //! The model files that the engine maps and has open.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::files::{Finding, Identity, ModelFile, Patterns, shard_set};
+use super::files::{Finding, Identity, ModelFile, Patterns};
 use super::process::{Mapped, Opened, TrackedProcess};
+use super::shards::before_those_in_use;
 use super::uses::FileUse;
 
 /// Mappings and open files of all processes of the engine.
@@ -122,19 +123,13 @@ impl Holdings {
                 used.opened.push((process, opened));
             }
         }
-        // Shards of one model are read in the order of their numbers; of other files in the same
-        // folder nothing is known by that.
-        let mut first_used: BTreeMap<_, &PathBuf> = BTreeMap::new();
         let both = files.files.iter().zip(uses.iter());
-        for (file, _) in both.filter(|(_, used)| used.is_in_use()) {
-            let Some(set) = shard_set(&file.path) else { continue };
-            let first = first_used.entry(set).or_insert(&file.path);
-            *first = (*first).min(&file.path);
-        }
-        for (file, used) in files.files.iter().zip(uses) {
+        let in_use: Vec<_> =
+            both.map(|(file, used)| (file.path.as_path(), used.is_in_use())).collect();
+        let before_first = before_those_in_use(&in_use);
+        for (used, is_before_first) in uses.iter_mut().zip(before_first) {
             used.was_used |= used.is_in_use();
-            let first = shard_set(&file.path).and_then(|set| first_used.get(&set));
-            used.is_before_first |= first.is_some_and(|first| file.path < **first);
+            used.is_before_first |= is_before_first;
         }
     }
 }

@@ -289,20 +289,6 @@ impl Finding {
     }
 }
 
-/// The set of numbered shards that a file is one of, by its name: the folder, what is before
-/// the number, and what is behind it. `model-00002-of-00012.safetensors`, `consolidated.01.pth`.
-pub(super) fn shard_set(path: &Path) -> Option<(&Path, &str, &str)> {
-    let name = path.file_name()?.to_str()?;
-    let is_digit = |character: char| character.is_ascii_digit();
-    let begin = match name.split_once("-of-") {
-        Some((head, _)) => head.trim_end_matches(is_digit).len(),
-        None => name.starts_with("consolidated.").then_some("consolidated.".len())?,
-    };
-    let (head, numbered) = name.split_at_checked(begin)?;
-    let tail = numbered.trim_start_matches(is_digit);
-    (tail.len() < numbered.len()).then_some((path.parent()?, head, tail))
-}
-
 /// A path for people.
 pub(super) struct Printable<'a>(pub(super) &'a Path);
 
@@ -363,21 +349,6 @@ mod tests {
         let mut found = Finding::default();
         found.take(&file, opened);
         assert!(found.files.is_empty() && found.refused.is_none());
-    }
-
-    #[test]
-    fn shards_of_one_model_are_recognised_by_their_numbers() {
-        let set = |name| shard_set(Path::new(name));
-        let first = set("/m/model-00001-of-00012.safetensors");
-        assert_eq!(first, Some((Path::new("/m"), "model-", "-of-00012.safetensors")));
-        assert_ne!(set("/n/model-00001-of-00012.safetensors"), first);
-        assert_eq!(set("/m/model-00012-of-00012.safetensors"), first);
-        assert_ne!(set("/m/other-00001-of-00012.safetensors"), first);
-        assert_eq!(set("/m/consolidated.03.pth"), set("/m/consolidated.00.pth"));
-        for alone in ["/m/llama-7b.gguf", "/m/llama-8b.gguf", "/m/best-of-5"] {
-            assert_eq!(set(alone), None, "{alone}");
-        }
-        assert_eq!(set("/m/consolidated.pth"), None);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use super::ledger::{ChunkId, ChunkSample, DueChunk, Ledger};
 use super::limits::{Limits, blind, unable};
 use super::prefetch::Prefetcher;
 use super::process::{TrackError, TrackedProcess};
-use super::required::{allocatable, is_bounded, may_stay, must_go};
+use super::required::{allocatable, floor, may_stay, must_go};
+use super::shards::Succession;
 use super::uses::{FileUse, Reading};
 use super::{EvictRequest, Mounts, Pulse};
 use crate::model::EngineTarget;
@@ -70,7 +71,7 @@ pub(super) struct Round {
 pub(super) struct LoadState {
     /// Evicted now.
     pub(super) due_bytes: u64,
-    /// Mapped: evicted when memory is short.
+    /// Mapped, or only presumed to be read: evicted when memory is short.
     pub(super) evictable_bytes: u64,
     /// In the page cache.
     pub(super) cached_bytes: u64,
@@ -89,10 +90,11 @@ enum Sight {
 
 /// Chunks read long enough ago to be evicted.
 struct Due {
-    /// Mapped by no process: evicted at once.
+    /// Evicted at once.
     free: Vec<DueChunk>,
-    mapped: Vec<DueChunk>,
-    /// Mapped bytes that must go.
+    /// Those that stay until memory is short.
+    staying: Vec<DueChunk>,
+    /// How much of those must go, in bytes.
     must_go: u64,
 }
 
@@ -107,6 +109,9 @@ pub(super) struct Load {
     pub(super) ledger: Ledger,
     pub(super) limits: Limits,
     pub(super) prefetcher: Prefetcher,
+    pub(super) succession: Succession,
+    /// Where reading has begun, as found where it was expected.
+    pub(super) begun: Vec<ChunkId>,
     /// Free memory to keep.
     floor_bytes: u64,
     pub(super) free_memory: fn() -> FreeMemory,
@@ -145,7 +150,7 @@ impl Load {
             return Err(refused.map_or(LoadError::NoneKnown, LoadError::NoProcess));
         }
         let mut load = Self {
-            floor_bytes: floor(&mounts, request.floor_bytes, target),
+            floor_bytes: floor(&mounts.sysfs, request.floor_bytes, target),
             mounts,
             processes,
             patterns: Patterns::new(&target.model_files),
@@ -154,6 +159,8 @@ impl Load {
             ledger: Ledger::new(request.behind_bytes),
             limits: Limits::default(),
             prefetcher: Prefetcher::new(request.prefetch),
+            succession: Succession::default(),
+            begun: Vec::new(),
             free_memory: FreeMemory::now,
             rounds: 0,
             leap_bytes: 0,
@@ -296,6 +303,7 @@ impl Load {
             let is_in_use = self.uses.get(id.file).is_some_and(FileUse::is_in_use);
             self.is_news |= !is_in_use && self.ledger.cached_of(id) > known;
         }
+        self.begun = self.ledger.take_begun();
         if self.rounds.is_multiple_of(IN_TURN_EVERY) {
             for id in self.ledger.in_turn(IN_TURN_BUDGET) {
                 self.sample(id);
@@ -377,17 +385,17 @@ impl Load {
     }
 
     fn evict_due(&mut self, stops: &dyn Fn() -> bool, report: &mut dyn FnMut((u64, u64), u64)) {
-        let Due { mut free, mut mapped, mut must_go } = self.due();
+        let Due { mut free, mut staying, mut must_go } = self.due();
         let mut evictable = self.bytes_of(&free);
         if self.limits.page_out.is_none() {
-            evictable += self.bytes_of(&mapped);
+            evictable += self.bytes_of(&staying);
         }
         report(self.tally(), evictable);
         free.sort_unstable();
         if must_go > 0 {
-            mapped.sort_unstable();
+            staying.sort_unstable();
         }
-        let must_go = mapped.into_iter().take_while(|due| {
+        let must_go = staying.into_iter().take_while(|due| {
             let goes = must_go > 0;
             must_go = must_go.saturating_sub(self.ledger.cached_of(due.id));
             goes
@@ -429,14 +437,21 @@ impl Load {
         }
     }
 
-    /// The chunks that may go, and how much of the mapped ones must.
+    /// The chunks that may go, and how much of those that may stay must.
     fn due(&self) -> Due {
         let memory = (self.free_memory)();
-        let (mapped, free): (Vec<_>, Vec<_>) =
-            self.ledger.due(may_stay(memory)).partition(|due| self.is_mapped(due.id));
+        let (staying, free): (Vec<_>, Vec<_>) = self
+            .ledger
+            .due(may_stay(memory))
+            .partition(|due| self.is_mapped(due.id) || self.may_be_unread(due.id.file));
         let required = self.floor_bytes.saturating_add(allocatable(memory, self.to_read()));
-        let must_go = must_go(memory, self.bytes_of(&mapped), required);
-        Due { free, mapped, must_go }
+        let must_go = must_go(memory, self.bytes_of(&staying), required);
+        Due { free, staying, must_go }
+    }
+
+    /// Whether a file only counts as read because of an order that the engine has not shown.
+    fn may_be_unread(&self, file: usize) -> bool {
+        !self.succession.shows_order() && self.uses.get(file).is_some_and(FileUse::is_presumed_read)
     }
 
     /// Bytes that are still to be read. An engine without progress has read all that it wants: not
@@ -504,7 +519,8 @@ impl Load {
     /// Drops without knowing what is cached: what is behind a reader with a known position, and all
     /// of a file whose readers have none.
     fn drop_blindly(&self) {
-        for (file, used) in self.files.files.iter().zip(&self.uses) {
+        let files = self.files.files.iter().zip(&self.uses).enumerate();
+        for (_, (file, used)) in files.filter(|(id, _)| !self.may_be_unread(*id)) {
             // The rest is unknown.
             let _ = match used.reading() {
                 Reading::UpTo(position) => {
@@ -552,11 +568,11 @@ impl Load {
 
     pub(super) fn state(&self) -> LoadState {
         let keeps_bytes = self.ledger.keep();
-        let Due { free, mapped, must_go } = self.due();
-        let (free, mapped) = (self.bytes_of(&free), self.bytes_of(&mapped));
-        let evictable_bytes = mapped.saturating_sub(must_go);
+        let Due { free, staying, must_go } = self.due();
+        let (free, staying) = (self.bytes_of(&free), self.bytes_of(&staying));
+        let evictable_bytes = staying.saturating_sub(must_go);
         LoadState {
-            due_bytes: free + mapped - evictable_bytes,
+            due_bytes: free + staying - evictable_bytes,
             evictable_bytes,
             cached_bytes: self.ledger.cached(),
             keeps_bytes,
@@ -576,13 +592,6 @@ impl Load {
     pub(super) fn limits(&self) -> &Limits {
         &self.limits
     }
-}
-
-/// Free memory to keep. Where a control group bounds the engine, the node's free memory does not
-/// help it.
-fn floor(mounts: &Mounts, wanted: u64, target: &EngineTarget) -> u64 {
-    let is_bounded = target.cgroup.as_deref().is_some_and(|group| is_bounded(&mounts.sysfs, group));
-    if is_bounded { u64::MAX } else { wanted }
 }
 
 #[cfg(test)]

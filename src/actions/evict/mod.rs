@@ -21,6 +21,7 @@ mod prefetch;
 mod process;
 mod required;
 mod session;
+mod shards;
 mod unload;
 mod uses;
 
@@ -37,6 +38,7 @@ use crate::model::{
     Action, DecisionId, DecisionRecord, EngineTarget, Prefetch, ProcessId, RuleId, Target,
     bytes_text,
 };
+use shards::Steps;
 pub use unload::{Unloaded, unload};
 
 /// How long an act waits for the first pass over all files; the pass goes on afterwards.
@@ -161,6 +163,8 @@ struct Shared {
     begun: AtomicU64,
     /// One for each thread, also for one that hangs.
     controls: Mutex<Vec<Arc<Control>>>,
+    /// In which order engines have read files whose names do not show it.
+    steps: Mutex<Steps>,
     /// Notes for the journal, until they are taken.
     notes: Mutex<VecDeque<String>>,
     /// Effects of acts, until they are taken.
@@ -281,6 +285,7 @@ impl Evictor {
             unused_bytes: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             controls: Mutex::default(),
+            steps: Mutex::default(),
             notes: Mutex::default(),
             effects: Mutex::default(),
         };

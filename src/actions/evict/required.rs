@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 
 use super::ledger::CHUNK_BYTES;
-use crate::model::Target;
+use crate::model::{EngineTarget, Target};
 use crate::sys::free_memory::FreeMemory;
 
 /// The engine may allocate this part of all memory at once after the last read: its KV cache. An
@@ -53,9 +53,16 @@ pub(super) fn must_go(memory: FreeMemory, evictable: u64, required: u64) -> u64 
     missing.div_ceil(2).min(evictable)
 }
 
-/// Whether a control group, or one above it, bounds memory. The node's free memory is irrelevant
-/// then: the kernel reclaims within the group as soon as that is full.
-pub(super) fn is_bounded(sysfs: &Path, cgroup: &str) -> bool {
+/// Free memory to keep, in bytes. Where a control group bounds the engine, the node's free memory
+/// does not help it.
+pub(super) fn floor(sysfs: &Path, wanted: u64, target: &EngineTarget) -> u64 {
+    let is_bounded = target.cgroup.as_deref().is_some_and(|group| is_bounded(sysfs, group));
+    if is_bounded { u64::MAX } else { wanted }
+}
+
+/// Whether a control group, or one above it, bounds memory: the kernel reclaims within the group as
+/// soon as that is full.
+fn is_bounded(sysfs: &Path, cgroup: &str) -> bool {
     if !Target::is_cgroup_path(cgroup) {
         return false;
     }

@@ -4,13 +4,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
+use super::files::MOST_FILES;
 use super::limits::Limits;
 use super::load::{Load, LoadState, Round};
 use super::prefetch::AheadTally;
+use super::shards::{Steps, Succession};
 use super::{Control, EvictRequest, LEASED, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
 use crate::model::{CacheKind, DecisionId, EngineTarget, bytes_text, duration_text};
@@ -106,7 +108,7 @@ impl Session {
         control: &Arc<Control>,
     ) -> Result<(Option<Self>, String), NotEvicted> {
         let procfs = mounts.procfs.clone();
-        let load = Load::begin(mounts, request, control.pulse.clone()).map_err(|error| {
+        let mut load = Load::begin(mounts, request, control.pulse.clone()).map_err(|error| {
             let why = error.to_string();
             if error.has_no_process() {
                 NotEvicted::Untouched(why)
@@ -114,6 +116,7 @@ impl Session {
                 NotEvicted::Failed(why)
             }
         })?;
+        load.succession = Succession::new(lock(&shared.steps).clone());
         // It goes on all the same: what cannot be opened now may be later, and nothing is dropped
         // twice.
         let refused = load.refused().filter(|_| control.stop.get().is_none());
@@ -187,6 +190,7 @@ impl Session {
         let _ = self.control.stop.set(why);
         self.load.end_read_ahead(None);
         self.count_ahead(shared);
+        remember(&shared.steps, self.load.succession.take_steps());
         let (evicted, refaulted) = self.load.tally();
         let words = format!(
             "evict_checkpoint of engine {} ended, since {why}: {} evicted, {} of it came back{}{}",
@@ -214,6 +218,15 @@ impl Session {
             limits(&self.load),
         )
     }
+}
+
+/// Keeps the order of a load for later ones; where there are too many, only this one.
+fn remember(steps: &Mutex<Steps>, new: Steps) {
+    let mut steps = lock(steps);
+    if steps.len() + new.len() > MOST_FILES {
+        steps.clear();
+    }
+    steps.extend(new);
 }
 
 /// When the engine began to read, and its last progress, after a round that found `read_bytes`
@@ -279,13 +292,14 @@ fn unknown(load: &Load) -> &'static str {
     if load.knows_no_file() { "; no model file of it is known yet" } else { "" }
 }
 
-/// Mapped pages that do not have to go yet.
+/// Pages that do not have to go yet.
 fn evictable(state: LoadState) -> String {
     match state.evictable_bytes {
         0 => String::new(),
-        evictable => {
-            format!("; {} that is mapped stays until memory is short", bytes_text(evictable))
-        }
+        evictable => format!(
+            "; {} that is mapped or may not have been read stays until memory is short",
+            bytes_text(evictable)
+        ),
     }
 }
 

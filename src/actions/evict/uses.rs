@@ -78,6 +78,11 @@ impl FileUse {
         !self.mapped.is_empty() || !self.opened.is_empty()
     }
 
+    /// Whether only the order of shards says that it has been read.
+    pub(super) fn is_presumed_read(&self) -> bool {
+        self.is_before_first && !self.was_used
+    }
+
     /// Of a chunk of which so much is cached, what has been read by what is known without page
     /// tables.
     pub(super) fn read_of(&mut self, chunk: usize, cached: u64) -> u64 {

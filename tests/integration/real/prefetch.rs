@@ -94,3 +94,31 @@ fn what_was_read_ahead_of_a_killed_engine_leaves_memory() {
     // The kernel may be reading on when it is evicted.
     assert!(cached(&second, 0, SHARD) <= 16, "{}", cached(&second, 0, SHARD));
 }
+
+#[test]
+fn a_shard_before_the_first_that_is_open_stays_until_the_engine_goes_by_numbers() {
+    if !enabled() {
+        return;
+    }
+    let Some(mut bench) = Bench::new() else { return };
+    bench.floor_bytes = 0;
+    let shards =
+        [1, 2, 3, 4].map(|number| bench.file(&format!("model-{number}-of-4.safetensors"), 128));
+    shards.iter().for_each(|shard| drop(fs::read(shard).unwrap()));
+    let mut engine = Reader::start();
+    let mut reads = |bench: &mut Bench, shard: usize| {
+        engine.does(&format!("open {}", shards[shard].display()));
+        if shard == 1 {
+            bench.evict(vec![engine.id()]).unwrap();
+        }
+        engine.does("read 128");
+    };
+    reads(&mut bench, 1);
+    reads(&mut bench, 2);
+    until("the closed shard", || cached(&shards[1], 0, 128) == 0);
+    let kept = cached(&shards[0], 0, 128);
+    assert!(kept >= 96, "{kept} of 128 MiB that may not have been read");
+    reads(&mut bench, 3);
+    until("the first shard", || cached(&shards[0], 0, 128) == 0);
+    bench.ready();
+}

@@ -13,10 +13,12 @@ mod reader;
 
 pub(super) use plan::AheadTally;
 
+use std::collections::BTreeSet;
+
 use self::disk::Disk;
 use self::plan::Plan;
 use self::reader::{Done, Job, Reader};
-use super::files::{ModelFile, Printable, offset, shard_set};
+use super::files::{ModelFile, Printable, offset};
 use super::ledger::ChunkId;
 use super::load::Load;
 use super::uses::{FileUse, Reading};
@@ -59,11 +61,16 @@ impl Prefetcher {
 impl Load {
     /// Goes on reading ahead, as far as order and memory allow.
     pub(super) fn read_ahead(&mut self) {
+        // Samples in turn go upward, so the chunks that they find are in no order of the engine's.
+        let (begun, found) = (std::mem::take(&mut self.begun), self.ledger.take_begun());
+        let all: BTreeSet<usize> = begun.iter().chain(&found).map(|id| id.file).collect();
+        let is_in_use = |file: &usize| self.uses.get(*file).is_some_and(FileUse::is_in_use);
+        self.succession.begins(all.into_iter().filter(is_in_use), &self.files.files);
         if self.prefetcher.is_off() {
             return;
         }
         self.take_read();
-        self.prefetcher.plan.begins(self.ledger.take_begun(), &self.ledger);
+        self.prefetcher.plan.begins(begun, &found, &self.ledger);
         if self.rounds.is_multiple_of(SAMPLE_EVERY) {
             for id in self.prefetcher.plan.chunks().collect::<Vec<_>>() {
                 self.sample(id);
@@ -157,19 +164,13 @@ impl Load {
 
     /// Has the next chunks read.
     fn queue(&mut self, spare_bytes: u64) -> Result<(), String> {
-        let Self { prefetcher, ledger, uses, files, .. } = self;
+        let Self { prefetcher, ledger, uses, files, succession, .. } = self;
         let is_readable = |file: usize| {
             let reading = uses.get(file).map(FileUse::reading);
             matches!(reading, Some(Reading::InPageTables | Reading::UpTo(_)))
         };
         let behind = |file: usize| {
-            let path = &files.files.get(file)?.path;
-            let set = shard_set(path)?;
-            let is_next = |(_, other): &(usize, &ModelFile)| {
-                other.path > *path && shard_set(&other.path) == Some(set)
-            };
-            let all = files.files.iter().enumerate().filter(is_next);
-            let (next, _) = all.min_by(|(_, one), (_, other)| one.path.cmp(&other.path))?;
+            let next = succession.next(file, &files.files)?;
             let is_untouched = !ledger.has_begun_file(next)
                 && matches!(uses.get(next)?.reading(), Reading::Nothing | Reading::InPageTables);
             is_untouched.then_some(next)

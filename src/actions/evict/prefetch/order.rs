@@ -59,6 +59,11 @@ impl Order {
         }
     }
 
+    /// Reading has begun in so many chunks that were not the next ones.
+    pub(super) fn leaps(&mut self, chunks: usize) {
+        (0..chunks.min(u32::BITS as usize)).for_each(|_| self.forward.push(false));
+    }
+
     /// Whether it reads forward and everything, as at least so many steps show.
     pub(super) fn is_forward(&self, steps: u32) -> bool {
         self.forward.are(steps) && self.covering.are(steps)
@@ -91,6 +96,15 @@ mod tests {
         let backward: &[&[usize]] =
             &[&[127], &[120, 121, 122, 123, 124, 125, 126], &[113, 114, 115, 116, 117, 118, 119]];
         assert!(!after(backward, true).is_forward(1));
+    }
+
+    #[test]
+    fn leaps_end_a_forward_reader() {
+        let mut order = after(&[&[0], &[1, 2, 3, 4, 5, 6, 7, 8]], true);
+        order.leaps(1);
+        assert!(order.is_forward(8), "one of nine");
+        order.leaps(1);
+        assert!(!order.is_forward(8));
     }
 
     #[test]

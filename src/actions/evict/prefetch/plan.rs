@@ -93,8 +93,10 @@ impl Plan {
         self.tally.unused_bytes >= Prefetch::MOST_UNUSED_BYTES
     }
 
-    /// The engine has begun to read in these chunks since the round before.
-    pub(super) fn begins(&mut self, mut ids: Vec<ChunkId>, ledger: &Ledger) {
+    /// The engine has begun to read in these chunks since the round before; in those of `apart`
+    /// where that was not expected.
+    pub(super) fn begins(&mut self, mut ids: Vec<ChunkId>, apart: &[ChunkId], ledger: &Ledger) {
+        self.order.leaps(apart.len());
         ids.sort_unstable();
         for of_file in ids.chunk_by(|one, other| one.file == other.file) {
             let Some(newest) = of_file.last().copied() else { continue };
@@ -110,7 +112,9 @@ impl Plan {
         let is_foreseen = self.next.is_none_or(|next| next.file == id.file)
             || self.ahead.iter().any(|ahead| ahead.id.file == id.file);
         if is_other && !is_foreseen {
-            (self.next, self.is_next_file_known) = (None, false);
+            let is_guess = self.next.map(|next| next.file) != was_at.map(|at| at.file);
+            self.is_next_file_known &= !is_guess;
+            self.next = None;
         }
     }
 
@@ -289,7 +293,7 @@ mod tests {
         fn reads(&mut self, file: usize, chunks: impl IntoIterator<Item = usize>) {
             for chunk in chunks {
                 self.ledger.observe(id(file, chunk), FULL);
-                self.plan.begins(self.ledger.take_begun(), &self.ledger);
+                self.plan.begins(self.ledger.take_begun(), &[], &self.ledger);
             }
             self.plan.settle(&self.ledger);
         }
@@ -336,7 +340,7 @@ mod tests {
             let half = ChunkSample { read: CHUNK_BYTES / 2, ..UNREAD };
             sliced.ledger.observe(id(0, chunk), half);
             sliced.reads(0, []);
-            sliced.plan.begins(sliced.ledger.take_begun(), &sliced.ledger);
+            sliced.plan.begins(sliced.ledger.take_begun(), &[], &sliced.ledger);
         }
         assert_eq!(sliced.wants(MUCH), []);
         let mut backward = World::new(Prefetch::On, 1);
