@@ -27,6 +27,7 @@ mod observation;
 mod operator;
 mod past;
 mod peer;
+mod picture;
 mod pool;
 mod program_event;
 mod reboot;
@@ -98,6 +99,11 @@ pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author, remote_author};
 pub use past::{Past, PastAct, PendingApproval};
 pub use peer::PeerAddress;
+pub use picture::{
+    ApprovalPicture, EnginePicture, Happened, HappenedKind, HappenedLevel, MOST_HAPPENED, Machine,
+    MemoryHistory, MemoryPart, MemoryPicture, NodePicture, NodeState, PartHistory, PartKind,
+    Picture, Queue, WaitKind, Waiting, Well, WellLevel,
+};
 pub use pool::{EnginePools, HOST_POOL, MemoryPool, MemoryPools, PoolFigures, PoolKind};
 pub use program_event::ProgramEvent;
 pub use promql_rules::{
