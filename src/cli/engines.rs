@@ -9,8 +9,8 @@ use super::control::{DaemonArguments, entries, list};
 use super::{Exit, last_boot};
 use crate::engines::ENGINES;
 use crate::model::{
-    EngineKind, EnginePhase, HOST_POOL, LeaseChange, LeaseEnd, Orphan, ProcessId, ProgramEvent,
-    RestartState, Supervisor, bytes_text, counted, seconds_text,
+    EngineKind, EnginePhase, Orphan, ProcessId, ProgramEvent, RestartState, Supervisor, bytes_text,
+    counted, seconds_text,
 };
 
 /// Arguments of `umawarden engines`.
@@ -143,72 +143,10 @@ fn time(seconds: f64) -> String {
     seconds_text(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
-/// One line on an event of an engine.
+/// One line on an event of the program.
 pub(super) fn event_text(event: &ProgramEvent) -> String {
     match event {
-        ProgramEvent::EnginePhase { engine, from, to, reason, .. } => {
-            let from = from.map(|from| format!("{from} → ")).unwrap_or_default();
-            format!("{engine}: {from}{to}: {reason}")
-        }
-        ProgramEvent::EngineStuck { engine, stuck, reason, .. } => {
-            let is = if *stuck { "stuck" } else { "no longer stuck" };
-            format!("{engine} is {is}: {reason}")
-        }
-        ProgramEvent::EngineRankLost { engine, reason, .. } => {
-            format!("{engine} cannot go on: {reason}")
-        }
-        ProgramEvent::EngineRestart { engine, to, reason, .. } => {
-            format!("{engine}: {}: {reason}", to.meaning())
-        }
-        ProgramEvent::EngineDied { report } => {
-            let mut text = report.sentence();
-            if let Some(cause) = &report.cause {
-                text.push_str(&format!("; why: {cause}"));
-            }
-            if let Some(advice) = report.advice.first() {
-                text.push_str(&format!("; what to do: {advice}"));
-            }
-            text
-        }
-        ProgramEvent::EngineRelease { engine, release, .. } => {
-            format!("memory of {engine}: {release}")
-        }
-        ProgramEvent::EngineLoad { engine, receipt, .. } => format!("load of {engine}: {receipt}"),
-        ProgramEvent::UnaccountedBaseline { pool, bytes } => {
-            let bytes = bytes_text(*bytes);
-            let place = if **pool == *HOST_POOL { String::new() } else { format!(" of {pool}") };
-            format!("while no engine runs, {bytes}{place} are in no counter of the kernel")
-        }
-        ProgramEvent::Lease { who, need_bytes, change, by, .. } => {
-            let bytes = bytes_text(*need_bytes);
-            let called = by.iter().map(|by| format!("; called by {by}")).collect::<String>();
-            match change {
-                LeaseChange::Granted => format!("{bytes} are reserved for {who}{called}"),
-                LeaseChange::Ended(end) => {
-                    let called = if *end == LeaseEnd::Withdrawn { &*called } else { "" };
-                    format!("{bytes} are no longer reserved for {who}: {}{called}", end.meaning())
-                }
-            }
-        }
-        ProgramEvent::MemoryAssessed { state, before, evidence, .. } => {
-            format!("memory is {state}, was {before}: {}", evidence.join("; "))
-        }
-        ProgramEvent::RebootChecked { decision, ended_boot_id, result, reason } => {
-            format!(
-                "reboot #{decision} out of boot {ended_boot_id}: {}: {reason}",
-                result.meaning()
-            )
-        }
-        ProgramEvent::JournalLost { .. } => {
-            "the journal was lost, and with it what was counted of reboots: none is done until \
-             that cannot matter any more, or umawarden reboot --clear"
-                .to_owned()
-        }
-        ProgramEvent::ReceivedAlert { to, alert } => {
-            let by = alert.by.iter().map(|by| format!("; reported by {}", by.escape_debug()));
-            let by = by.collect::<String>();
-            format!("{alert} {}, began at {}{by}", to.words(), alert.starts_at)
-        }
         ProgramEvent::UncleanBoot { .. } => last_boot::event_text(event),
+        other => other.to_string(),
     }
 }

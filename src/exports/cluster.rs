@@ -22,7 +22,7 @@ pub(super) async fn cluster(State(site): State<Site>) -> Response {
 }
 
 fn shown(cluster: &ClusterStatus, now: Duration) -> Value {
-    let weakest = weakest(cluster);
+    let weakest = cluster.weakest();
     let names = &cluster.names;
     let node = |name: &str, memory: NodeMemory| {
         json!({
@@ -57,21 +57,4 @@ fn shown(cluster: &ClusterStatus, now: Duration) -> Value {
         "known_for_seconds": names.known_for.as_secs_f64(),
         "nodes": nodes,
     })
-}
-
-/// The node with the least memory, if all report theirs and it is not equal on all.
-fn weakest(cluster: &ClusterStatus) -> Option<&str> {
-    let own = (&*cluster.names.node, cluster.memory.available.value()?);
-    let (mut least, mut most) = (own, own.1);
-    for other in &cluster.nodes {
-        if other.unknown.is_some() {
-            return None;
-        }
-        let available = other.memory.available.value()?;
-        most = most.max(available);
-        if available < least.1 {
-            least = (&other.node, available);
-        }
-    }
-    (least.1 < most).then_some(least.0)
 }

@@ -14,9 +14,10 @@ use crate::journal::{
     TimelineQuery,
 };
 use crate::model::{
-    AlertChange, AlertState, DecisionId, Evidence, HoldReason, Moment, Observation, Past, RuleId,
+    AlertChange, AlertState, DecisionId, HoldReason, Moment, Observation, Past, RuleId,
 };
 use crate::policy::Policy;
+use crate::policy::explain::sample;
 use crate::policy::guard::{PastMoment, on_this_boots_clock};
 use crate::policy::rule::RuleSet;
 use crate::policy::status::RuleState;
@@ -212,11 +213,6 @@ impl Journalled {
             remarks,
         })
     }
-}
-
-fn sample(evidence: &Evidence) -> Option<Observation> {
-    let series = promql_rules::parse(&evidence.series).ok()?.as_series()?;
-    Some(Observation::Sample { series, value: evidence.value })
 }
 
 /// Whether both clocks agree on the time between the two.

@@ -1,18 +1,17 @@
 //! Prints the explanation for people or as JSON.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use jiff::Timestamp;
-use promql_rules::{Labels, Relation, Sample, Traced, TracedRange, TracedValue, Value};
-use serde_json::{Value as Json, json};
+use promql_rules::{Labels, Relation, Traced, TracedRange, TracedValue, Value};
+use serde_json::json;
 
 use super::sentence::sentence;
 use super::{ReportSource, RuleReport, Since};
 use crate::cli::history::{decision_text, outcome_text, printable};
-use crate::model::{Mode, Reading, as_number, duration_text, measured_bytes_text};
-use crate::policy::explain::Rail;
+use crate::model::{Mode, duration_text, measured_bytes_text};
+use crate::policy::explain::{part_json, rail_json};
 
 /// Longer texts of parts are truncated in the table; `--json` has them whole.
 const TEXT_WIDTH: usize = 64;
@@ -277,64 +276,4 @@ pub(super) fn json(report: &RuleReport, out: &mut impl Write) -> io::Result<()> 
     });
     serde_json::to_writer(&mut *out, &object)?;
     writeln!(out)
-}
-
-fn rail_json(rail: &Rail) -> Json {
-    let used = rail.used.map(|(used, _)| used);
-    json!({
-        "reason": rail.reason,
-        "holds": rail.holds,
-        "left_seconds": rail.left.map(|left| left.as_secs_f64()),
-        "used": used,
-        "at_most": rail.used.map(|(_, most)| most),
-        "detail": rail.detail,
-    })
-}
-
-fn part_json(part: &Traced) -> Json {
-    let (key, value) = match &part.value {
-        TracedValue::Known(Value::Scalar(number)) => ("scalar", number_json(*number)),
-        TracedValue::Known(Value::Vector(samples)) => {
-            ("vector", samples.iter().map(sample_json).collect())
-        }
-        TracedValue::Range(ranges) => ("range", ranges.iter().map(range_json).collect()),
-        TracedValue::Unknown(reasons) => ("unknown", json!(reasons)),
-        TracedValue::Failed(error) => ("error", json!(error)),
-    };
-    let parts: Vec<Json> = part.parts.iter().map(part_json).collect();
-    let mut object = json!({ "expr": part.text, key: value, "parts": parts });
-    if let Some(decided_by) = part.decided_by {
-        object["not_needed"] = json!(decided_by);
-    }
-    object
-}
-
-fn sample_json(sample: &Sample) -> Json {
-    json!({
-        "name": sample.name,
-        "labels": labels_json(&sample.labels),
-        "value": number_json(sample.value),
-    })
-}
-
-fn range_json(range: &TracedRange) -> Json {
-    json!({
-        "labels": labels_json(&range.labels),
-        "count": range.count,
-        "first": number_json(range.first),
-        "last": number_json(range.last),
-        "least": number_json(range.least),
-        "greatest": number_json(range.greatest),
-    })
-}
-
-fn labels_json(labels: &Labels) -> Json {
-    let map: BTreeMap<&str, &str> =
-        labels.iter().map(|(name, value)| (&**name, &**value)).collect();
-    json!(map)
-}
-
-/// As everywhere in JSON here.
-fn number_json(number: f64) -> Json {
-    as_number::serialize(&Reading::Value(number), serde_json::value::Serializer).unwrap_or_default()
 }

@@ -38,5 +38,6 @@ fn status(series: Vec<(SeriesKey, Reading<f64>)>) -> Arc<Status> {
         reboot: Arc::default(),
         received: Arc::new([]),
         cluster: None,
+        happened: Arc::new([]),
     })
 }

@@ -99,6 +99,7 @@ pub fn made_up_status() -> Status {
         reboot: Arc::default(),
         received: Arc::new([]),
         cluster: None,
+        happened: Arc::new([]),
     }
 }
 

@@ -246,6 +246,25 @@ pub struct ClusterStatus {
     pub nodes: Vec<NodeStatus>,
 }
 
+impl ClusterStatus {
+    /// The node with the least memory, if all report theirs and it is not equal on all.
+    pub fn weakest(&self) -> Option<&str> {
+        let own = (&*self.names.node, self.memory.available.value()?);
+        let (mut least, mut most) = (own, own.1);
+        for other in &self.nodes {
+            if other.unknown.is_some() {
+                return None;
+            }
+            let available = other.memory.available.value()?;
+            most = most.max(available);
+            if available < least.1 {
+                least = (&other.node, available);
+            }
+        }
+        (least.1 < most).then_some(least.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,7 @@
 //! Events that this program finds itself: phases of engines, assessments, reboots, received alerts.
 
+mod text;
+
 use std::sync::Arc;
 
 use jiff::Timestamp;

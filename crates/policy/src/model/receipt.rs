@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -143,6 +144,11 @@ impl LoadReceipt {
         Some(grown.max(self.peak_bytes.unwrap_or(0)))
     }
 
+    fn ready_after_ms(&self) -> Option<u64> {
+        let after = Duration::try_from_secs_f64(self.ready_after_seconds?).ok()?;
+        u64::try_from(after.as_millis()).ok()
+    }
+
     /// The beginning of the fingerprint, as it is shown.
     pub fn short_fingerprint(&self) -> &str {
         self.fingerprint.get(..SHOWN_DIGITS).unwrap_or(&self.fingerprint)
@@ -161,6 +167,8 @@ impl LoadReceipt {
             kernel: self.configuration.kernel.clone(),
             driver: self.configuration.driver.clone(),
             image: self.configuration.image.clone(),
+            model: self.configuration.model.clone(),
+            ready_after_ms: self.ready_after_ms(),
         }
     }
 }
@@ -217,6 +225,12 @@ pub struct PastLoad {
     pub driver: Option<Arc<str>>,
     /// The image of its container.
     pub image: Option<Arc<str>>,
+    /// The model, as its command line names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Arc<str>>,
+    /// Time from the begin of its server until it was ready, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_after_ms: Option<u64>,
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Why a rule does what it does: all that its decisions follow from, at one instant.
 
+mod json;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +14,14 @@ use super::engines::Engines;
 use super::guard::{Guard, Guarded};
 use super::reboot::{RebootFacts, Reboots};
 use super::remedy::{Case, RemedyProgress};
-use super::rule::{Query, RemedyStep};
+use super::rule::{Query, RemedyStep, RuleSet};
 use super::status::{RuleState, RuleStatus};
-use crate::model::{DecisionId, HoldReason, MemoryAccount, Moment, RebootAct, RuleId};
+use crate::model::{
+    DecisionId, DecisionRecord, Evidence, HoldReason, MemoryAccount, Moment, Observation,
+    RebootAct, RuleId,
+};
+
+pub use json::{part_json, rail_json};
 
 /// The explanation of one rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,6 +125,23 @@ fn aim_met(aim: Option<&Traced>, condition: &Traced) -> Option<bool> {
         (None, TracedValue::Known(Value::Scalar(_))) => Some(false),
         (None, _) => condition.yields.map(|yields| !yields),
     }
+}
+
+/// Explains the condition and the aim of a decision by the values that were journalled with it.
+/// `None` if the rule is not loaded any more.
+pub fn of_decision(made: &DecisionRecord, rules: &RuleSet) -> Option<Explanation> {
+    let mut policy = Policy::rehearsing(made.at, made.mode, rules);
+    let seen: Vec<Observation> = made.because.iter().filter_map(sample).collect();
+    policy.step(made.at, &seen);
+    let mut explanation = policy.explain(&made.rule, made.at, false)?;
+    explanation.rule.mode = made.mode;
+    Some(explanation)
+}
+
+/// A journalled value as a sample.
+pub fn sample(evidence: &Evidence) -> Option<Observation> {
+    let series = promql_rules::parse(&evidence.series).ok()?.as_series()?;
+    Some(Observation::Sample { series, value: evidence.value })
 }
 
 /// The facts about one remedy except its guard rails.

@@ -179,6 +179,7 @@ impl Policy {
         self.assessment.observe_outcome(outcome);
         self.restarts.observe_outcome(outcome);
         self.reboots.observe_outcome(outcome);
+        self.happenings.take_outcome(outcome);
         for group in &mut self.groups {
             group.observe_outcome(outcome, &mut self.guard);
         }

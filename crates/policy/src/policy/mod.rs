@@ -19,8 +19,12 @@ pub mod gate;
 mod gpu;
 mod group;
 pub mod guard;
+pub mod happened;
 mod intake;
 pub mod leases;
+pub mod memory_parts;
+pub mod memory_ring;
+pub mod overview;
 pub mod pace;
 mod picture;
 pub mod pools;
@@ -59,6 +63,7 @@ use gate::NodeGate;
 use gpu::Gpus;
 use group::Group;
 use guard::Guard;
+use happened::Happenings;
 use kernel_faults::{EventAssembler, LoggedEvent};
 use leases::Leases;
 use pace::Memory;
@@ -156,6 +161,7 @@ pub struct Policy {
     shortest_range: Duration,
     numbers: DecisionNumbers,
     guard: Guard,
+    happenings: Happenings,
     rule_statuses: Arc<[status::RuleStatus]>,
     shipped_off: Arc<[ShippedRule]>,
     enforced: Arc<Grades>,
@@ -220,6 +226,7 @@ impl Policy {
             shortest_range: Duration::MAX,
             numbers: DecisionNumbers::from(next_decision),
             guard: Guard::default(),
+            happenings: Happenings::default(),
             rule_statuses: Arc::new([]),
             shipped_off: Arc::new([]),
             enforced: Arc::default(),
@@ -289,6 +296,12 @@ impl Policy {
     /// Nothing is published or evaluated before the first sample of memory: the counters begin with
     /// the backlog of the kernel log at a first start, which is no burst.
     pub fn step(&mut self, at: Moment, seen: &[Observation]) -> Step {
+        let step = self.advance(at, seen);
+        self.happenings.take(at, &step);
+        step
+    }
+
+    fn advance(&mut self, at: Moment, seen: &[Observation]) -> Step {
         let mut step = Step::default();
         let mut newest_record = None;
         for observation in seen {

@@ -30,6 +30,7 @@ impl Policy {
             reboot: self.reboots.status(),
             received: self.received.statuses(),
             cluster: None,
+            happened: Arc::new([]),
         };
         self.draw(at, &mut status);
         status
@@ -66,5 +67,6 @@ impl Policy {
         status.reboot = self.reboots.status();
         status.received = self.received.statuses();
         status.cluster = self.cluster.status();
+        status.happened = self.happenings.shared();
     }
 }

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, Grades, Lease, MemoryAccount,
-    MemoryAssessment, MemoryPools, Mode, Moment, Pause, PendingApproval, ProcessId, Reading,
-    RebootStatus, ReceivedAlertStatus, ReservedPool, RestartStatus, RuleId, RuleSelector,
+    AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, Grades, Happened, Lease,
+    MemoryAccount, MemoryAssessment, MemoryPools, Mode, Moment, Pause, PendingApproval, ProcessId,
+    Reading, RebootStatus, ReceivedAlertStatus, ReservedPool, RestartStatus, RuleId, RuleSelector,
     SeriesKey, ShippedRule, Source,
 };
 
@@ -58,6 +58,9 @@ pub struct Status {
     /// The other nodes of the cluster; the same `Arc` until there is news.
     /// `None`: there is no cluster.
     pub cluster: Option<Arc<ClusterStatus>>,
+    /// What happened since this process started, the newest first; the same `Arc` while nothing
+    /// happens.
+    pub happened: Arc<[Happened]>,
 }
 
 /// What holds remedies back beyond time and budgets.
@@ -94,6 +97,10 @@ pub struct EngineStatus {
     pub lost_rank: Option<Arc<str>>,
     /// For how long nothing was read and no memory taken, while it is not ready yet.
     pub without_progress: Option<Duration>,
+    /// Start of its server, on the uptime clock.
+    pub began: Duration,
+    /// How long the last load of an engine of this name and model took.
+    pub last_load_took: Option<Duration>,
     /// What it read from storage until it was ready.
     pub load_read_bytes: Option<u64>,
     /// All memory of its processes.

@@ -568,7 +568,7 @@ impl Life {
         self.can_be_asked().filter(|_| is_news)
     }
 
-    pub(super) fn status(&self) -> EngineStatus {
+    pub(super) fn status(&self, last_load_took: Option<Duration>) -> EngineStatus {
         EngineStatus {
             engine: self.seen.clone(),
             phase: self.phase,
@@ -577,6 +577,8 @@ impl Life {
             is_stuck: self.is_stuck,
             lost_rank: self.gang.lost.clone(),
             without_progress: self.without_progress(),
+            began: ticks(self.seen.server.start_ticks),
+            last_load_took,
             load_read_bytes: self.load_read,
             memory_bytes: self.now.memory,
             health: self.health.clone(),

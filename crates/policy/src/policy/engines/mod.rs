@@ -451,7 +451,8 @@ impl Engines {
     /// A picture of all, by name; the same `Arc` while nothing changes.
     pub(super) fn statuses(&mut self) -> Arc<[EngineStatus]> {
         if std::mem::take(&mut self.has_changed) {
-            self.statuses = self.lives.values().map(|(life, _)| life.status()).collect();
+            let status = |life: &Life| life.status(self.loads.last_took(life.seen()));
+            self.statuses = self.lives.values().map(|(life, _)| status(life)).collect();
         }
         Arc::clone(&self.statuses)
     }

@@ -387,6 +387,12 @@ impl Loads {
         self.under_way.iter().map(|loading| (loading.server, loading.expected_growth()))
     }
 
+    /// How long the last load of an engine of that name and model took until it was ready.
+    pub(super) fn last_took(&self, seen: &EngineSeen) -> Option<Duration> {
+        let mut same = self.past.of(&seen.name).rev().filter(|load| load.model == seen.model);
+        same.find_map(|load| load.ready_after_ms).map(Duration::from_millis)
+    }
+
     /// Whether too much was read for nothing when that engine was last read ahead of.
     pub(super) fn is_prefetch_vain(&self, engine: &str) -> bool {
         let newest = self.past.of(engine).filter_map(|load| load.prefetch_unused_bytes).next_back();

@@ -1,0 +1,286 @@
+//! What happened lately, one line each, for people.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::Step;
+use crate::model::{
+    AlertChange, AlertState, Decision, DecisionRecord, Event, EventKind, Happened, HappenedKind,
+    HappenedLevel, HoldReason, KernelEvent, MOST_HAPPENED, MemoryState, Mode, Moment, Outcome,
+    OutcomeResult, ProgramEvent, ReceivedTurn,
+};
+
+/// Longer texts are cut. Names in them may be hostile.
+const MOST_CHARS: usize = 400;
+
+/// What happens again within this time is the same entry.
+const AGAIN_WITHIN: SignedDuration = SignedDuration::from_secs(600);
+
+/// Events of one step that are described; a storm in the kernel log has thousands.
+const MOST_OF_STEP: usize = 64;
+
+/// The newest entries.
+#[derive(Debug)]
+pub(super) struct Happenings {
+    /// The newest first.
+    newest: VecDeque<Happened>,
+    shared: Arc<[Happened]>,
+    has_changed: bool,
+}
+
+impl Default for Happenings {
+    fn default() -> Self {
+        Self { newest: VecDeque::new(), shared: Arc::new([]), has_changed: false }
+    }
+}
+
+impl Happenings {
+    /// Takes the results of a step. It allocates nothing where nothing has happened.
+    pub(super) fn take(&mut self, at: Moment, step: &Step) {
+        let first = step.events.len().saturating_sub(MOST_OF_STEP);
+        let events = step.events.iter().skip(first).filter_map(|event| of_event(event, at));
+        let alerts = step.alerts.iter().filter_map(of_alert);
+        let decisions = step.decisions.iter().map(of_decision);
+        for entry in events.chain(alerts).chain(decisions) {
+            self.add(entry);
+        }
+    }
+
+    /// Takes the end of an action.
+    pub(super) fn take_outcome(&mut self, outcome: &Outcome) {
+        if let Some(entry) = of_outcome(outcome) {
+            self.add(entry);
+        }
+    }
+
+    fn add(&mut self, entry: Happened) {
+        add(&mut self.newest, entry);
+        self.has_changed = true;
+    }
+
+    /// The newest first; the same `Arc` while nothing happens.
+    pub(super) fn shared(&mut self) -> Arc<[Happened]> {
+        if std::mem::take(&mut self.has_changed) {
+            self.shared = self.newest.iter().cloned().collect();
+        }
+        Arc::clone(&self.shared)
+    }
+}
+
+/// Adds the newest entry. One that happened before within ten minutes is counted instead.
+fn add(newest: &mut VecDeque<Happened>, mut entry: Happened) {
+    let is_same = |known: &Happened| {
+        (known.kind, &known.rule, &known.text) == (entry.kind, &entry.rule, &entry.text)
+            && entry.at.duration_since(known.at) < AGAIN_WITHIN
+    };
+    if let Some(place) = newest.iter().position(is_same)
+        && let Some(known) = newest.remove(place)
+    {
+        entry.times = known.times.saturating_add(1);
+    }
+    newest.push_front(entry);
+    newest.truncate(MOST_HAPPENED);
+}
+
+/// The newest entries of both, those of `earlier` beyond the ones of this run.
+pub fn merged(newest: &[Happened], earlier: &[Happened]) -> Vec<Happened> {
+    let mut all: Vec<Happened> = newest.iter().chain(earlier).cloned().collect();
+    all.sort_by(|one, other| other.at.cmp(&one.at));
+    all.truncate(MOST_HAPPENED);
+    all
+}
+
+/// Entries of the journal, the newest first, as they are shown.
+pub fn folded(entries: impl IntoIterator<Item = Happened>) -> Vec<Happened> {
+    let mut newest = VecDeque::new();
+    for entry in entries {
+        add(&mut newest, entry);
+    }
+    newest.into()
+}
+
+fn entry(at: Timestamp, kind: HappenedKind, level: HappenedLevel, text: &str) -> Happened {
+    let (text, id, rule, times) = (printable(text), None, None, 1);
+    Happened { at, kind, level, text, id, rule, times }
+}
+
+/// One line without control characters, of bounded length.
+fn printable(text: &str) -> String {
+    let mut line = String::with_capacity(text.len().min(MOST_CHARS));
+    for (number, c) in text.chars().enumerate() {
+        if number >= MOST_CHARS {
+            line.push('…');
+            break;
+        }
+        match c.is_control() {
+            true => line.extend(c.escape_default()),
+            false => line.push(c),
+        }
+    }
+    line
+}
+
+/// The entry of an event; `None` for events that only matter to programs.
+pub fn of_event(event: &Event, now: Moment) -> Option<Happened> {
+    let at = event.utc.unwrap_or(now.utc);
+    let (level, text) = match &event.kind {
+        EventKind::Kernel(kernel) if event.is_claimed() => {
+            (HappenedLevel::Info, format!("a line that may be forged: {kernel}"))
+        }
+        EventKind::Kernel(kernel) => (level_of_kernel(kernel), kernel.to_string()),
+        EventKind::Program(program) => (level_of_program(program)?, program.to_string()),
+    };
+    Some(entry(at, HappenedKind::Event, level, &text))
+}
+
+fn level_of_kernel(event: &KernelEvent) -> HappenedLevel {
+    match event {
+        KernelEvent::UvmFatal
+        | KernelEvent::GpuLost { .. }
+        | KernelEvent::OomNoVictim
+        | KernelEvent::OomPanic => HappenedLevel::Critical,
+        KernelEvent::OomReaped { .. } => HappenedLevel::Info,
+        _ => HappenedLevel::Warning,
+    }
+}
+
+fn level_of_program(event: &ProgramEvent) -> Option<HappenedLevel> {
+    Some(match event {
+        // It turns with each request.
+        ProgramEvent::EnginePhase { from: Some(from), to, .. } if from.is_up() && to.is_up() => {
+            return None;
+        }
+        ProgramEvent::UnaccountedBaseline { .. } => return None,
+        ProgramEvent::UncleanBoot { .. } | ProgramEvent::EngineRankLost { .. } => {
+            HappenedLevel::Critical
+        }
+        ProgramEvent::MemoryAssessed { state, .. } => match state {
+            MemoryState::Leaked | MemoryState::Wedged => HappenedLevel::Critical,
+            MemoryState::Orphan | MemoryState::HeldShmem => HappenedLevel::Warning,
+            _ => HappenedLevel::Info,
+        },
+        ProgramEvent::EngineStuck { stuck: true, .. } | ProgramEvent::JournalLost { .. } => {
+            HappenedLevel::Warning
+        }
+        ProgramEvent::EngineDied { report } if report.is_failure => HappenedLevel::Warning,
+        ProgramEvent::ReceivedAlert { to: ReceivedTurn::Firing, .. } => HappenedLevel::Warning,
+        _ => HappenedLevel::Info,
+    })
+}
+
+/// The entry of an alert that began or ceased to fire.
+pub fn of_alert(change: &AlertChange) -> Option<Happened> {
+    let summary = change.annotations.get("summary").map(String::as_str).unwrap_or_default();
+    let colon = if summary.is_empty() { "" } else { ": " };
+    let alert = &change.rule.alert;
+    let (level, text) = match (change.from, change.to) {
+        (_, AlertState::Firing) => {
+            let is_critical =
+                change.labels.get("severity").is_some_and(|severity| **severity == *"critical");
+            let level = if is_critical { HappenedLevel::Critical } else { HappenedLevel::Warning };
+            (level, format!("{alert} fires{colon}{summary}"))
+        }
+        (AlertState::Firing, _) => (HappenedLevel::Info, format!("{alert} has ended")),
+        _ => return None,
+    };
+    let entry = entry(change.at.utc, HappenedKind::Alert, level, &text);
+    Some(Happened { rule: Some(change.rule.to_string()), ..entry })
+}
+
+/// The entry of a decision. In observe mode it says what would have been done.
+pub fn of_decision(made: &DecisionRecord) -> Happened {
+    let (level, text) = match (made.decision, made.mode) {
+        (Decision::Act, Mode::Enforce) => (HappenedLevel::Warning, made.deed()),
+        (Decision::Act, Mode::Observe) => {
+            (HappenedLevel::Info, format!("would {} (observe mode)", made.deed()))
+        }
+        (Decision::Hold(HoldReason::NotEnforced), _) => {
+            (HappenedLevel::Info, made.unenforced().unwrap_or_default())
+        }
+        (Decision::Hold(HoldReason::Announced), _) => {
+            (HappenedLevel::Warning, made.announced().unwrap_or_default())
+        }
+        (Decision::Hold(reason), _) => {
+            let level = match reason {
+                HoldReason::Approval => HappenedLevel::Warning,
+                _ => HappenedLevel::Info,
+            };
+            (level, format!("holds {}: {}", made.deed(), reason.meaning()))
+        }
+    };
+    let text = format!("{}: {text}", made.rule.alert);
+    let entry = entry(made.at.utc, HappenedKind::Decision, level, &text);
+    Happened { id: Some(made.id.0), rule: Some(made.rule.to_string()), ..entry }
+}
+
+/// The entry of an action that was not done as decided, or has a measured effect.
+pub fn of_outcome(outcome: &Outcome) -> Option<Happened> {
+    let action = &outcome.action;
+    let (level, text) = match (&outcome.result, &outcome.effect) {
+        (OutcomeResult::Skipped, _) | (OutcomeResult::Done, None) => return None,
+        (OutcomeResult::Done, Some(effect)) => {
+            (HappenedLevel::Info, format!("{action} done: {effect}"))
+        }
+        (OutcomeResult::NotDone(why), _) => {
+            (HappenedLevel::Warning, format!("{action} was not done: {why}"))
+        }
+        (OutcomeResult::Failed(why), _) => {
+            (HappenedLevel::Critical, format!("{action} failed: {why}"))
+        }
+        (OutcomeResult::TimedOut, _) => (
+            HappenedLevel::Critical,
+            format!("{action} has not ended in time, and may still be going on"),
+        ),
+    };
+    let entry = entry(outcome.ended.utc, HappenedKind::Decision, level, &text);
+    Some(Happened { id: Some(outcome.decision.0), ..entry })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn event(second: i64, text: &str) -> Happened {
+        entry(at(second), HappenedKind::Event, HappenedLevel::Info, text)
+    }
+
+    #[test]
+    fn what_happens_again_soon_is_counted_and_a_flood_does_not_drown_the_rest() {
+        let mut newest = VecDeque::new();
+        add(&mut newest, event(0, "the one"));
+        for second in 0..500 {
+            add(&mut newest, event(second, if second % 2 == 0 { "a" } else { "b" }));
+        }
+        let texts: Vec<(&str, u64)> =
+            newest.iter().map(|entry| (entry.text.as_str(), entry.times)).collect();
+        assert_eq!(texts, [("b", 250), ("a", 250), ("the one", 1)]);
+        add(&mut newest, event(2_000, "a"));
+        assert_eq!((newest.len(), newest[0].times), (4, 1), "ten minutes later it is another");
+    }
+
+    #[test]
+    fn entries_are_bounded_and_of_printable_text() {
+        let mut newest = VecDeque::new();
+        (0..100).for_each(|number| add(&mut newest, event(number, &number.to_string())));
+        assert_eq!((newest.len(), newest[0].text.as_str()), (MOST_HAPPENED, "99"));
+        let hostile = event(0, &format!("<b>\u{1b}[31m\n{}", "x".repeat(10_000)));
+        assert!(hostile.text.starts_with("<b>\\u{1b}[31m\\nx"), "{}", hostile.text);
+        assert_eq!(hostile.text.chars().last(), Some('…'));
+        assert!(hostile.text.chars().count() < MOST_CHARS + 20);
+    }
+
+    #[test]
+    fn entries_of_earlier_runs_follow_those_of_this_one() {
+        let newest = [event(9, "new"), event(5, "older")];
+        let earlier = [event(7, "of the run before")];
+        let texts: Vec<String> =
+            merged(&newest, &earlier).into_iter().map(|entry| entry.text).collect();
+        assert_eq!(texts, ["new", "of the run before", "older"]);
+    }
+}

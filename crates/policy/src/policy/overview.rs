@@ -1,0 +1,372 @@
+//! The picture of a node for people, made of a status.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::happened::merged;
+use super::memory_parts::{PartsReader, shown};
+use super::status::{AlertStatus, ApprovalStatus, EngineStatus, RuleState, Status};
+use crate::model::{
+    AlertState, ApprovalPicture, ClusterStatus, EnginePhase, EnginePicture, Happened, Lease,
+    LeaseState, Machine, MemoryPicture, MemoryState, Moment, NodeMemory, NodePicture, NodeState,
+    Picture, Queue, Reading, RestartState, RestartStatus, SeriesKey, WaitKind, Waiting, Well,
+    WellLevel, mode_text,
+};
+
+/// Entries of each list; a longer one is no picture any more.
+const MOST: usize = 64;
+
+/// Reasons that are shown.
+const MOST_REASONS: usize = 12;
+
+/// What a picture needs beside the status.
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// Name of the node.
+    pub node: &'a str,
+    /// Version of the program.
+    pub version: &'a str,
+    /// The machine's model, as its firmware names it.
+    pub model: Option<&'a str>,
+    /// The uptime clock.
+    pub now: Duration,
+    /// The age at which a status is no longer current.
+    pub stale_after: Duration,
+    /// What happened before this run.
+    pub earlier: &'a [Happened],
+}
+
+/// The picture of a status.
+pub fn picture(status: &Status, about: &About<'_>) -> Picture {
+    let mut engines_memory = Vec::new();
+    let memory = memory(status, &mut engines_memory);
+    let machine = Machine {
+        model: about.model.map(str::to_owned),
+        memory_bytes: memory.total_bytes,
+        gpu: gpu(status),
+    };
+    let node = status.cluster.as_ref().map_or(about.node, |cluster| &*cluster.names.node);
+    Picture {
+        node: node.to_owned(),
+        version: about.version.to_owned(),
+        mode: status.mode,
+        mode_text: mode_text(status.mode, &status.enforced),
+        at: status.at.utc,
+        uptime_seconds: about.now.saturating_sub(status.started.uptime).as_secs_f64(),
+        well: well(status, about, memory.total_bytes.is_some()),
+        machine,
+        memory,
+        engines: status
+            .engines
+            .iter()
+            .take(MOST)
+            .map(|engine| engine_picture(engine, status.at, &engines_memory))
+            .collect(),
+        happened: merged(&status.happened, about.earlier),
+        waiting: waiting(status),
+        nodes: status.cluster.as_deref().map(nodes).unwrap_or_default(),
+        approvals: status
+            .guard
+            .approvals
+            .iter()
+            .take(MOST)
+            .map(|asked| approval(asked, status))
+            .collect(),
+    }
+}
+
+fn memory(status: &Status, engines: &mut Vec<(Arc<str>, u64)>) -> MemoryPicture {
+    let mut reader = PartsReader::default();
+    let read = reader.read(status, |name, bytes| engines.push((Arc::clone(name), bytes)));
+    let Some(levels) = read else {
+        let remarks = vec!["memory is unknown: /proc/meminfo was not read".to_owned()];
+        return MemoryPicture { remarks, ..MemoryPicture::default() };
+    };
+    let mut remarks = Vec::new();
+    if !levels.is_whole {
+        remarks.push("some counters are unknown: the kernel's part has what they count".to_owned());
+    }
+    if !engines.is_empty() && !reader.knows_driver(status) {
+        remarks.push(
+            "the driver does not report how much it holds for each engine: that is in the \
+             driver's part"
+                .to_owned(),
+        );
+    }
+    MemoryPicture {
+        total_bytes: Some(levels.total),
+        parts: shown(&levels, engines.clone()),
+        reserve_bytes: levels.reserve,
+        available_bytes: levels.available,
+        remarks,
+    }
+}
+
+/// The names of the GPUs, each once.
+fn gpu(status: &Status) -> Option<String> {
+    let of = |key: &SeriesKey| {
+        (*key.name == *"uma_gpu_info").then_some(())?;
+        let (_, name) = key.labels.iter().find(|(label, _)| **label == *"name")?;
+        (!name.is_empty() && **name != *"unknown").then(|| name.to_string())
+    };
+    let series = status.series.iter().zip(&status.values);
+    let known = series.filter(|(_, value)| matches!(value, Reading::Value(_)));
+    let mut names: Vec<String> = known.filter_map(|(key, _)| of(key)).collect();
+    names.dedup();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+fn well(status: &Status, about: &About<'_>, has_memory: bool) -> Well {
+    let mut reasons: Vec<(WellLevel, String)> = Vec::new();
+    let mut add = |level: WellLevel, text: String| reasons.push((level, text));
+    let age = about.now.saturating_sub(status.at.uptime);
+    if age > about.stale_after {
+        add(WellLevel::Unknown, format!("no sample was taken for {} s", age.as_secs()));
+    } else if !has_memory {
+        add(WellLevel::Unknown, "memory was not sampled".to_owned());
+    }
+    for alert in status.rules.iter().flat_map(|rule| &rule.alerts) {
+        if alert.state == AlertState::Firing {
+            add(level_of(alert), alert_text(alert));
+        }
+    }
+    let unknown = status.rules.iter().filter(|rule| rule.state == RuleState::Unknown);
+    for rule in unknown {
+        let why = rule.unknown.first().map(String::as_str).unwrap_or_default();
+        add(WellLevel::Unknown, format!("rule {} is unknown: {why}", rule.rule.alert));
+    }
+    let of_sources = status.sources.iter().filter(|source| !source.up);
+    for source in of_sources {
+        let why = source.detail.as_deref().unwrap_or("it has failed");
+        add(WellLevel::Unknown, format!("source {}: {why}", source.source.name()));
+    }
+    of_assessment(status, &mut add);
+    of_guard(status, &mut add);
+    of_engines(status, &mut add);
+    reasons.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
+    let level = reasons.first().map_or(WellLevel::Well, |(level, _)| *level);
+    let more = reasons.len().saturating_sub(MOST_REASONS);
+    let mut reasons: Vec<String> =
+        reasons.into_iter().take(MOST_REASONS).map(|(_, text)| text).collect();
+    if more > 0 {
+        reasons.push(format!("and {more} more"));
+    }
+    Well { level, reasons }
+}
+
+fn level_of(alert: &AlertStatus) -> WellLevel {
+    let is_critical =
+        |(name, value): &(Arc<str>, Arc<str>)| (&**name, &**value) == ("severity", "critical");
+    match alert.labels.iter().any(is_critical) {
+        true => WellLevel::Critical,
+        false => WellLevel::Warning,
+    }
+}
+
+fn alert_text(alert: &AlertStatus) -> String {
+    let name = alert.labels.iter().find(|(name, _)| **name == *"alertname");
+    let name = name.map(|(_, value)| &**value).unwrap_or_default();
+    match alert.annotations.iter().find(|(name, _)| **name == *"summary") {
+        Some((_, summary)) => format!("{name}: {summary}"),
+        None => format!("{name} fires"),
+    }
+}
+
+fn of_assessment(status: &Status, add: &mut impl FnMut(WellLevel, String)) {
+    let level = match status.assessment.state {
+        MemoryState::Leaked | MemoryState::Wedged => WellLevel::Critical,
+        MemoryState::Orphan | MemoryState::HeldShmem => WellLevel::Warning,
+        _ => return,
+    };
+    add(level, status.assessment.state.meaning().to_owned());
+}
+
+fn of_guard(status: &Status, add: &mut impl FnMut(WellLevel, String)) {
+    let guard = &status.guard;
+    if let Some(pause) = &guard.pause {
+        let why = if pause.comment.is_empty() { "" } else { ": " };
+        add(
+            WellLevel::Warning,
+            format!("paused by {}{why}{}; nothing is done", pause.author, pause.comment),
+        );
+    }
+    if !guard.is_restored {
+        let text = "the actions of earlier runs are unknown, since the journal cannot be read: \
+                    nothing is done";
+        add(WellLevel::Warning, text.to_owned());
+    }
+    for breaker in guard.breakers.iter().filter(|breaker| breaker.is_open) {
+        let (rule, misses) = (&breaker.rule.alert, breaker.misses);
+        let text = format!("the remedy of {rule} is stopped: it missed its aim {misses} times");
+        add(WellLevel::Warning, text);
+    }
+    let reboot = &status.reboot;
+    if let Some(scheduled) = &reboot.scheduled {
+        add(WellLevel::Warning, format!("{}: {}", reboot.stage.meaning(), scheduled.plan));
+    }
+    if reboot.is_given_up {
+        let times = reboot.did_not_help;
+        add(WellLevel::Warning, format!("{times} reboots in a row did not help"));
+    }
+}
+
+fn of_engines(status: &Status, add: &mut impl FnMut(WellLevel, String)) {
+    for engine in status.engines.iter().filter(|engine| engine.phase != EnginePhase::Gone) {
+        let name = &engine.engine.name;
+        if let Some(lost) = &engine.lost_rank {
+            add(WellLevel::Critical, format!("engine {name} cannot go on: {lost}"));
+        } else if engine.is_stuck {
+            add(WellLevel::Warning, format!("engine {name} is stuck: {}", engine.reason));
+        }
+    }
+    let given_up = status.restarts.iter().filter(|held| held.state == RestartState::GivenUp);
+    for held in given_up {
+        let text = format!("{} is not started again: {}", held.seen.target, held.reason);
+        add(WellLevel::Warning, text);
+    }
+}
+
+fn engine_picture(status: &EngineStatus, at: Moment, memory: &[(Arc<str>, u64)]) -> EnginePicture {
+    let seen = &status.engine;
+    let is_gone = status.phase == EnginePhase::Gone;
+    let bytes = memory.iter().find(|(name, _)| *name == seen.name).map(|(_, bytes)| *bytes);
+    let load = status.health.as_ref().map(|health| health.load).filter(|_| !is_gone);
+    let queue = load.and_then(|load| {
+        let (waiting, running) = (load.waiting.value(), load.running.value());
+        (waiting.is_some() || running.is_some()).then_some(Queue { waiting, running })
+    });
+    let (progress, seconds_left) = progress(status, at).unzip();
+    EnginePicture {
+        name: seen.name.to_string(),
+        kind: seen.kind,
+        model: seen.model.as_deref().map(str::to_owned),
+        phase: status.phase,
+        since: status.since.utc,
+        progress,
+        seconds_left,
+        memory_bytes: bytes,
+        queue,
+        kv_cache_used: load.and_then(|load| load.kv_cache_usage.value()),
+        note: Some(note(status, at)),
+    }
+}
+
+/// How far an engine is on its way, and how long it still takes, if it takes as long as last time.
+fn progress(status: &EngineStatus, at: Moment) -> Option<(f64, f64)> {
+    let is_on_its_way = matches!(status.phase, EnginePhase::Starting | EnginePhase::Loading);
+    let usual = status.last_load_took?;
+    if !is_on_its_way || status.is_stuck || usual.is_zero() {
+        return None;
+    }
+    let left = usual.checked_sub(at.uptime.saturating_sub(status.began))?.as_secs_f64();
+    Some((1.0 - left / usual.as_secs_f64(), left))
+}
+
+fn note(status: &EngineStatus, at: Moment) -> String {
+    if let Some(lost) = &status.lost_rank {
+        return format!("it cannot go on: {lost}");
+    }
+    if status.is_stuck {
+        return format!("stuck: {}", status.reason);
+    }
+    let age = at.uptime.saturating_sub(status.began);
+    let is_on_its_way = matches!(status.phase, EnginePhase::Starting | EnginePhase::Loading);
+    match status.last_load_took.filter(|usual| is_on_its_way && age > *usual) {
+        Some(usual) => {
+            format!("{}; it takes longer than last time ({} s)", status.reason, usual.as_secs())
+        }
+        None => status.reason.to_string(),
+    }
+}
+
+fn waiting(status: &Status) -> Vec<Waiting> {
+    let leases = status.leases.iter().filter_map(|lease| waiting_lease(lease, status.at));
+    let held = status.restarts.iter().filter(|held| held.state == RestartState::Waiting);
+    leases.chain(held.map(waiting_restart)).take(MOST).collect()
+}
+
+fn waiting_lease(lease: &Lease, at: Moment) -> Option<Waiting> {
+    let LeaseState::Waiting { reasons, behind, is_grantable, .. } = &lease.state else {
+        return None;
+    };
+    let reason = match is_grantable {
+        true => "it waits for other nodes".to_owned(),
+        false => reasons.join("; "),
+    };
+    Some(Waiting {
+        who: lease.request.who.to_string(),
+        needs_bytes: Some(lease.request.need.need_bytes),
+        behind: behind.iter().map(ToString::to_string).collect(),
+        since: before(at, lease.since),
+        kind: WaitKind::Start,
+        reason,
+    })
+}
+
+fn waiting_restart(held: &RestartStatus) -> Waiting {
+    Waiting {
+        who: held.seen.target.to_string(),
+        needs_bytes: held.seen.need.need_bytes,
+        behind: Vec::new(),
+        since: held.since.utc,
+        kind: WaitKind::Restart,
+        reason: held.reason.to_string(),
+    }
+}
+
+/// The wall clock at that uptime.
+fn before(at: Moment, uptime: Duration) -> Timestamp {
+    at.utc.checked_sub(at.uptime.saturating_sub(uptime)).unwrap_or(at.utc)
+}
+
+/// The nodes, those that are unknown first, then by their available memory.
+fn nodes(cluster: &ClusterStatus) -> Vec<NodePicture> {
+    let weakest = cluster.weakest();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a cast saturates, and bytes are far below 2^63"
+    )]
+    let bytes = |reading: Reading<f64>| reading.value().map(|bytes| bytes.max(0.0) as u64);
+    let node = |name: &Arc<str>, memory: NodeMemory, state, note: Option<&Arc<str>>| NodePicture {
+        name: name.to_string(),
+        state,
+        weakest: weakest == Some(&**name),
+        available_bytes: bytes(memory.available),
+        total_bytes: bytes(memory.total),
+        note: note.map(ToString::to_string),
+    };
+    let own = node(&cluster.names.node, cluster.memory, NodeState::Own, None);
+    let others = cluster.nodes.iter().map(|other| match &other.unknown {
+        None => node(&other.node, other.memory, NodeState::Answers, None),
+        Some(why) => {
+            let memory = NodeMemory { total: Reading::Failed, available: Reading::Failed };
+            node(&other.node, memory, NodeState::Unknown, Some(why))
+        }
+    });
+    let mut nodes: Vec<NodePicture> = std::iter::once(own).chain(others).collect();
+    nodes.sort_by_key(|node| node.available_bytes);
+    nodes
+}
+
+fn approval(status: &ApprovalStatus, of: &Status) -> ApprovalPicture {
+    let asked = &status.asked;
+    let rule = of.rules.iter().find(|rule| rule.rule == asked.rule);
+    let why = rule.and_then(|rule| rule.alerts.first()).map(alert_text);
+    let answer = match (&status.given_by, &status.denied_by) {
+        (Some(by), _) => Some(format!("approved by {by}")),
+        (None, Some(by)) => Some(format!("denied by {by}")),
+        (None, None) => None,
+    };
+    ApprovalPicture {
+        decision: asked.decision.0,
+        rule: asked.rule.to_string(),
+        what: format!("{} ({})", asked.action, asked.target),
+        why: why.unwrap_or_else(|| asked.rule.alert.to_string()),
+        lapses: status.lapses,
+        goes_ahead: asked.goes_ahead.map(|due| due.utc),
+        answer,
+    }
+}
