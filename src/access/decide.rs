@@ -96,6 +96,20 @@ pub(super) async fn decide(
     Ok(Some(presented.credential))
 }
 
+/// The credential that is shown, if it is valid, and its role.
+pub(super) async fn identify(
+    rules: &Rules,
+    passwords: &Passwords,
+    now: Timestamp,
+    from: IpAddr,
+    headers: &HeaderMap,
+    certificate: Option<&Names>,
+) -> Option<(Credential, Role)> {
+    let shown = present(rules, passwords, now, from, headers, certificate).await.ok()?;
+    let is_valid = shown.expires.is_none_or(|expires| expires > now);
+    is_valid.then_some((shown.credential, shown.role))
+}
+
 async fn present(
     rules: &Rules,
     passwords: &Passwords,

@@ -276,6 +276,19 @@ impl AccessControl {
         })
     }
 
+    /// The credential of a client that shows a valid one, and its role. Nothing is counted: what a
+    /// request may do is decided by [`AccessControl::decide`].
+    pub async fn identify(
+        &self,
+        from: IpAddr,
+        headers: &HeaderMap,
+        certificate: Option<&Names>,
+    ) -> Option<(Credential, Role)> {
+        let rules = self.rules.load_full();
+        let now = (self.clock)().utc;
+        decide::identify(&rules, &self.passwords, now, from, headers, certificate).await
+    }
+
     /// Logs a refusal, at most once per reason in [`LOG_EVERY`].
     pub fn log_refusal(&self, what: &str, address: IpAddr, refused: &Refused) {
         let now = (self.clock)().uptime;

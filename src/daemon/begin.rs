@@ -1,18 +1,17 @@
 //! Starts the daemon.
 
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use anyhow::Context;
-use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::sync::mpsc;
+use arc_swap::ArcSwap;
 
 use super::alerting::Alerting;
 use super::alive::Alive;
 use super::black_box::BlackBox;
+use super::entrance::{Entrance, Shared, start_service};
 use super::evicting::Evicting;
 use super::leases::LeaseWatch;
 use super::orders::Orders;
@@ -23,24 +22,24 @@ use super::priority::{self, Priority};
 use super::recorder::{self, Recorder};
 use super::report::Report;
 use super::sampling::Sampling;
-use super::service::{Loader, Requests, Service, summary};
+use super::service::{Loader, summary};
 use super::settling::{Settling, settle};
 use super::wake::Wake;
-use super::{Cursor, Daemon, clock, cluster, otlp, preflight, queries, watchdog};
-use crate::access::{AccessControl, AccessFiles};
+use super::{Cursor, Daemon, clock, cluster, otlp, preflight, refill};
+use crate::access::AccessControl;
 use crate::actions::{
     ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Executor, Intent, LaneSetup, MemoryExecutor,
     MemorySetup, RebootExecutor, SettingsTally, StartExecutor, StopExecutor, TemporarySettings,
     TemporarySetup, WorkerSetup,
 };
-use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::reader::Loaded;
-use crate::config::settings::{GpuInterval, Settings, Web};
-use crate::exports::{self, Limits, ReloadFailure, Served};
+use crate::config::settings::{GpuInterval, Settings};
+use crate::exports::Limits;
 use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
 use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
 use crate::otlp::Otlp;
 use crate::policy::Policy;
+use crate::policy::memory_ring::MemoryFeed;
 use crate::policy::status::Status;
 use crate::sources::cluster::ClusterWatch;
 use crate::sources::deferred::{AdoptedFile, DeferredSetup, DeferredWatch};
@@ -64,9 +63,6 @@ const INTENT_TAKES: Duration = Duration::from_secs(5);
 
 /// How long the start waits for the past from the journal.
 const JOURNAL_TAKES: Duration = Duration::from_secs(5);
-
-/// Orders in the queue.
-const ORDERS: usize = 16;
 
 /// Below procfs: the id of this boot.
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
@@ -101,9 +97,12 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let taker = take_orders(&journal, &status, &pause, started);
     let watches = watch(&settings, &policy, &status)?;
     let alerting = Alerting::start(&settings, &status, wake.clone())?;
-    let (service, reload_failure) =
-        start_service(&settings, entrance, (loader, &wake), taker, (&alerting, &watches.leases))?;
+    let shared = Shared::default();
+    shared.rules.store(Arc::new(loaded.rules.clone()));
+    let own = (&alerting, &watches.leases);
+    let service = start_service(&settings, entrance, (loader, &wake), taker, own, &shared)?;
     record_start(&loaded, &journal, started);
+    refill::start(&settings.storage.path, &boot_id, started, &shared.memory);
     let otlp = otlp::start(&settings, &boot_id, &status)?;
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // Threads that start from here on are raised like this one.
@@ -132,7 +131,9 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         service,
         spare_status: Arc::new((**status.load()).clone()),
         status,
-        reload_failure,
+        reload_failure: shared.reload_failure,
+        memory_feed: MemoryFeed::new(shared.memory),
+        rules: shared.rules,
         wake,
         own,
         evicting,
@@ -335,86 +336,6 @@ fn record_start(loaded: &Loaded, journal: &Journal, started: Moment) {
     journal.record(&Entry::Note(Note { at: started, text }));
 }
 
-/// The files of access control.
-pub fn access_files(settings: &Settings) -> AccessFiles {
-    let Web { config_file, tokens_file, .. } = &settings.web;
-    AccessFiles { web_config: config_file.clone(), tokens: tokens_file.clone() }
-}
-
-/// The listeners and access control.
-struct Entrance {
-    listeners: Vec<TcpListener>,
-    access: Arc<AccessControl>,
-}
-
-impl Entrance {
-    /// Invalid access control prevents the program from listening.
-    fn open(settings: &Settings) -> anyhow::Result<Self> {
-        let access = Arc::new(AccessControl::open(access_files(settings), clock::now)?);
-        let listeners = match settings.web.systemd_socket {
-            true => exports::passed_by_systemd()?,
-            false => exports::bind(&resolve(&settings.web.listen)?)?,
-        };
-        Ok(Self { listeners, access })
-    }
-}
-
-/// Starts the HTTP server.
-fn start_service(
-    settings: &Settings,
-    entrance: Entrance,
-    (loader, wake): (Loader, &Wake),
-    taker: Orders,
-    (alerting, leases): (&Alerting, &LeaseWatch),
-) -> anyhow::Result<(Service, Arc<ArcSwapOption<ReloadFailure>>)> {
-    let reload_failure = Arc::<ArcSwapOption<ReloadFailure>>::default();
-    let (reload, reloads) = mpsc::channel(4);
-    let (order, orders) = mpsc::channel(ORDERS);
-    let Entrance { listeners, access } = entrance;
-    let scheme = if access.handshake().tls.is_some() { "https" } else { "http" };
-    for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
-        tracing::info!("listening on {scheme}://{address}/");
-    }
-    let served = Served {
-        status: Arc::clone(&taker.status),
-        telemetry_path: settings.web.telemetry_path.clone(),
-        queries: queries::queries(&settings.storage.path),
-        reload,
-        control_socket: settings.web.control_socket.clone(),
-        orders: order,
-        leases: leases.sender(),
-        received: alerting.inbox(),
-        reload_failure: Arc::clone(&reload_failure),
-        access,
-        instance: cluster::instance(),
-        uptime: clock::uptime,
-        limits: limits(),
-    };
-    let requests = Requests { reloads, orders, taker };
-    watchdog::start(Arc::clone(&served.status)).context("cannot start the watchdog's thread")?;
-    let service = Service::start(listeners, served, requests, loader, wake.clone())?;
-    Ok((service, reload_failure))
-}
-
-fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {
-    let mut resolved = Vec::new();
-    for address in addresses {
-        match &address.host {
-            ListenHost::Name(name) => {
-                let found = (name.as_str(), address.port).to_socket_addrs();
-                resolved.extend(found.with_context(|| {
-                    format!("cannot listen on {name}:{}: the name is not known", address.port)
-                })?);
-            }
-            // The first candidate represents all of them with IPv6.
-            ListenHost::All | ListenHost::Address(_) => {
-                resolved.extend(address.candidates().first());
-            }
-        }
-    }
-    Ok(resolved)
-}
-
 fn open_journal(settings: &Settings) -> Journal {
     let retention = Retention {
         max_age: settings.storage.retention_time,
@@ -542,7 +463,7 @@ fn temporary_settings(
 
 /// Warns of abilities that these settings and rules need and that are missing.
 /// Each of the two servers may use an eighth of the descriptors.
-fn limits() -> Limits {
+pub(super) fn limits() -> Limits {
     let limits = Limits::default();
     Limits { connections: limits.connections.min(descriptors::share(8)), ..limits }
 }

@@ -13,9 +13,13 @@ use crate::sources::cluster::{ClusterSetup, ClusterWatch};
 /// Below procfs: a random id.
 const UUID: &str = "/proc/sys/kernel/random/uuid";
 
+/// The host's name.
+pub(super) fn host() -> Arc<str> {
+    Arc::from(&*rustix::system::uname().nodename().to_string_lossy())
+}
+
 /// This node's name: its host name, unless configured.
 pub(super) fn names(settings: &ClusterSettings) -> ClusterNames {
-    let host = || Arc::from(&*rustix::system::uname().nodename().to_string_lossy());
     ClusterNames {
         cluster: Arc::clone(&settings.name),
         node: settings.node.clone().unwrap_or_else(host),

@@ -11,6 +11,7 @@ mod begin;
 mod black_box;
 pub mod clock;
 mod cluster;
+mod entrance;
 mod evicting;
 mod gang_starts;
 mod leases;
@@ -27,6 +28,8 @@ mod priority;
 mod queries;
 mod reaction;
 mod recorder;
+mod refill;
+mod reloading;
 mod report;
 mod sampling;
 mod service;
@@ -54,6 +57,8 @@ use crate::model::{
     ProgramEvent,
 };
 use crate::otlp::Otlp;
+use crate::policy::memory_ring::MemoryFeed;
+use crate::policy::rule::RuleSet;
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
 use crate::sources::cluster::ClusterWatch;
@@ -72,7 +77,7 @@ use service::{Command, Service};
 use settling::Settling;
 use wake::Wake;
 
-pub use begin::access_files;
+pub use entrance::access_files;
 pub use orders::user_name;
 pub use otlp::collector;
 pub use preflight::{Missing, missing};
@@ -115,6 +120,9 @@ struct Daemon {
     status: Arc<ArcSwap<Status>>,
     reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     spare_status: Arc<Status>,
+    memory_feed: MemoryFeed,
+    /// The loaded rules, for explanations.
+    rules: Arc<ArcSwap<RuleSet>>,
     wake: Wake,
     own: OwnReadings,
     evicting: evicting::Evicting,
@@ -239,6 +247,11 @@ impl Daemon {
                 Command::Obey { command, reply } => {
                     // The receiver may be gone.
                     let _ = reply.send(self.carry_out(*command));
+                }
+                Command::Explain { rule, reply } => {
+                    let explained = self.policy.explain(&rule, clock::now(), true);
+                    // The receiver may be gone.
+                    let _ = reply.send(explained.map(|explained| explained.json(true)));
                 }
                 Command::Launched { engine } => self.engines.launched(engine),
                 Command::Died { report } => {
@@ -440,6 +453,7 @@ impl Daemon {
             Some(old) => self.policy.draw(now, old),
             None => self.spare_status = Arc::new(self.policy.status(now)),
         }
+        self.memory_feed.take(&self.spare_status);
         let new = Arc::clone(&self.spare_status);
         self.spare_status = self.status.swap(new);
     }
@@ -513,49 +527,6 @@ impl Daemon {
 
     fn note(&self, at: Moment, text: String) {
         self.journal.record(&Entry::Note(Note { at, text }));
-    }
-
-    fn reload(
-        &mut self,
-        loaded: Result<Box<Loaded>, String>,
-        by: Option<&str>,
-    ) -> Result<String, String> {
-        let now = clock::now();
-        let loaded = loaded.inspect_err(|error| {
-            self.own.set_reload(false, now);
-            let failure = ReloadFailure { at: now.utc, why: error.clone() };
-            self.reload_failure.store(Some(Arc::new(failure)));
-            tracing::error!(by, "reload failed, the current rules stay: {error}");
-            if let Some(by) = by {
-                self.note(now, format!("a reload by {by} failed"));
-            }
-        })?;
-        let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
-        self.evicting.obey(&self.policy);
-        if let Some(cluster) = &self.cluster {
-            cluster.want(&self.policy.wanted_of_others());
-        }
-        let names = self.settings.cluster.as_ref().map(cluster::names);
-        self.recorder.reload(now, &loaded, names, &ended);
-        self.engines.declare(loaded.settings.engines.clone());
-        self.policy.set_assessment_limits(loaded.settings.assessment);
-        self.policy.forget_received_after(loaded.settings.alertmanager.forget_after);
-        self.deferred.declare(loaded.settings.restarts.clone());
-        for change in ended {
-            self.journal.record(&Entry::Alert(change));
-        }
-        self.own.set_reload(true, now);
-        self.reload_failure.store(None);
-        preflight::report(&loaded);
-        let mut summary = service::summary(&loaded);
-        let waiting = service::needs_restart(&self.settings, &loaded.settings).join(", ");
-        if !waiting.is_empty() {
-            summary.push_str(&format!("; other settings need a restart: {waiting}"));
-        }
-        tracing::info!(by, "reloaded: {summary}");
-        let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
-        self.note(now, format!("reloaded{by}: {summary}"));
-        Ok(summary)
     }
 
     /// Ends everything within [`CLOSING_TAKES`]; hanging threads are abandoned.

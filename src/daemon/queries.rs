@@ -1,21 +1,36 @@
 //! Journal queries of the HTTP server.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::exports::{Page, PageRequest, Queries, QueryError, Start};
-use crate::journal::{DecisionQuery, EventQuery, JournalReader, Order, OrderQuery, ReadError};
-use crate::model::Moment;
+use crate::journal::{
+    DecisionQuery, EventQuery, JournalReader, Order, OrderQuery, ReadError, TimelineItem,
+    TimelineQuery,
+};
+use crate::model::{DecisionId, Happened, Moment};
+use crate::policy::explain::of_decision;
+use crate::policy::happened;
+use crate::policy::rule::RuleSet;
+
+/// Entries of the journal that are read for what happened before this run.
+const EARLIER: usize = 200;
 
 /// Queries of the journal in this folder. Each opens it anew, since it may be created or replaced.
-pub(super) fn queries(folder: &Path) -> Queries {
-    let [events_of, decisions_of, orders_of] = [(); 3].map(|()| folder.to_owned());
+pub(super) fn queries(folder: &Path, rules: &Arc<ArcSwap<RuleSet>>) -> Queries {
+    let [events_of, decisions_of, orders_of, happened_in, explained_in] =
+        [(); 5].map(|()| folder.to_owned());
+    let rules = Arc::clone(rules);
     Queries {
         events: Box::new(move |request| events(&events_of, request)),
         decisions: Box::new(move |request| decisions(&decisions_of, request)),
         orders: Box::new(move |request| orders(&orders_of, request)),
+        happened: Box::new(move |until| happened_before(&happened_in, until)),
+        explain: Box::new(move |decision| explain(&explained_in, &rules.load(), decision)),
     }
 }
 
@@ -84,6 +99,55 @@ fn orders(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
         Ok(item)
     });
     Ok(Page { items: items.collect::<Result<_, _>>()?, more: page.next.is_some() })
+}
+
+/// What happened before that time, the newest first.
+fn happened_before(folder: &Path, until: Timestamp) -> Result<Vec<Happened>, QueryError> {
+    let query =
+        TimelineQuery { until: Some(until), limit: Some(EARLIER), ..TimelineQuery::default() };
+    let mut found = Vec::new();
+    let take = |at: Timestamp, item: TimelineItem| {
+        let now = Moment { uptime: std::time::Duration::ZERO, utc: at };
+        found.extend(match &item {
+            TimelineItem::Event(stored) => happened::of_event(&stored.event, now),
+            TimelineItem::Decision(decision) => Some(happened::of_decision(decision)),
+            TimelineItem::Outcome { outcome, .. } => happened::of_outcome(outcome),
+            TimelineItem::Alert(change) => happened::of_alert(change),
+            TimelineItem::Note(_) | TimelineItem::Operator(_) | TimelineItem::Unreadable => None,
+        });
+        true
+    };
+    open(folder)?.timeline(&query, take).map_err(failed)?;
+    Ok(happened::folded(found))
+}
+
+/// The explanation of a decision by the values that were journalled with it; without its tree if
+/// its rule is not loaded any more.
+fn explain(
+    folder: &Path,
+    rules: &RuleSet,
+    decision: DecisionId,
+) -> Result<Option<Value>, QueryError> {
+    let number = i64::try_from(decision.0).unwrap_or(i64::MAX);
+    let query = DecisionQuery {
+        after_id: Some(number.saturating_sub(1)),
+        order: Order::OldestFirst,
+        limit: 1,
+        ..DecisionQuery::default()
+    };
+    let page = open(folder)?.decisions(&query).map_err(failed)?;
+    let Some(row) = page.rows.into_iter().find(|row| row.decision.id == decision) else {
+        return Ok(None);
+    };
+    let made = &row.decision;
+    let explained = of_decision(made, rules).map(|explained| explained.json(false));
+    let mut tree = explained.unwrap_or_else(|| json!({ "rule": made.rule.to_string() }));
+    insert(&mut tree, "time", time(made.at.utc));
+    insert(&mut tree, "text", happened::of_decision(made).text.into());
+    insert(&mut tree, "decision", json(made)?);
+    insert(&mut tree, "outcome", json(&row.outcome)?);
+    insert(&mut tree, "aim_check", json(&row.aim_check)?);
+    Ok(Some(tree))
 }
 
 fn page_start(start: Start) -> (Order, Option<i64>, Option<i64>) {

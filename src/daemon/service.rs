@@ -14,8 +14,10 @@ use super::signals;
 use super::wake::Wake;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
-use crate::exports::{OrderRequest, ReloadRequest, Served};
-use crate::model::{DeathReport, LaunchedEngine, OperatorCommand, counted, mode_text, off_text};
+use crate::exports::{ExplainRequest, OrderRequest, ReloadRequest, Served};
+use crate::model::{
+    DeathReport, LaunchedEngine, OperatorCommand, RuleId, counted, mode_text, off_text,
+};
 
 /// Threads for work that may hang on a disk: queries, with a margin for orders.
 const BLOCKING_THREADS: usize = 12;
@@ -68,6 +70,13 @@ pub(super) enum Command {
         /// Takes the result. An error says why it has no effect.
         reply: oneshot::Sender<Result<(), String>>,
     },
+    /// Explain a rule by the present values.
+    Explain {
+        /// The rule.
+        rule: RuleId,
+        /// Takes the explanation as JSON; `None` if the rule was not evaluated.
+        reply: oneshot::Sender<Option<serde_json::Value>>,
+    },
     /// An engine was launched.
     Launched {
         /// Its processes.
@@ -105,6 +114,7 @@ pub(super) struct Service {
 pub(super) struct Requests {
     pub(super) reloads: mpsc::Receiver<ReloadRequest>,
     pub(super) orders: mpsc::Receiver<OrderRequest>,
+    pub(super) explanations: mpsc::Receiver<ExplainRequest>,
     /// Carries out orders.
     pub(super) taker: Orders,
 }
@@ -126,7 +136,7 @@ impl Service {
         loader: Loader,
         wake: Wake,
     ) -> anyhow::Result<Self> {
-        let Requests { reloads, orders, taker } = requests;
+        let Requests { reloads, orders, mut explanations, taker } = requests;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(BLOCKING_THREADS)
@@ -142,6 +152,12 @@ impl Service {
             sender.clone().handle_signals(reloads).context("cannot install signal handlers")?;
             signals::ignore().context("cannot install signal handlers")?;
         }
+        let explains = sender.clone();
+        runtime.spawn(async move {
+            while let Some(ExplainRequest { rule, answer }) = explanations.recv().await {
+                explains.send(Command::Explain { rule, reply: answer });
+            }
+        });
         runtime.spawn(taker.take(sender, orders));
         runtime.spawn(async move {
             if let Err(error) = crate::exports::serve(listeners, Arc::new(served), stopped).await {

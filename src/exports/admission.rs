@@ -13,6 +13,9 @@ use super::routes::{ORDER_BODY_BYTES, ROUTES, Site, refusal};
 use crate::access::{Handshake, Names, Refused, Requirement};
 use crate::model::{OrderedBy, RefusalReason, Role};
 
+/// The header that our page adds to orders.
+const PAGE: &str = "umawarden-page";
+
 /// Where a connection comes from.
 #[derive(Clone, Debug)]
 pub(super) enum Arrival {
@@ -44,6 +47,16 @@ impl Arrival {
         }
     }
 
+    /// The names of a certificate that present settings verify.
+    pub(super) fn certificate(&self, site: &Site) -> Option<&Names> {
+        match self {
+            Self::Network { certificate, .. } => {
+                certificate.as_deref().filter(|_| !self.is_outdated(site))
+            }
+            Self::Control { .. } => None,
+        }
+    }
+
     /// Whether access control was reloaded since.
     fn is_outdated(&self, site: &Site) -> bool {
         match self {
@@ -58,6 +71,8 @@ pub(super) struct RequestedRoute {
     /// `None` if the route has no row in the table: refused.
     needs: Option<Requirement>,
     pub(super) body_bytes: u64,
+    /// Whether it changes anything, and needs more than reading.
+    is_order: bool,
     /// Method and path, for the log.
     what: String,
 }
@@ -69,21 +84,26 @@ impl RequestedRoute {
         let is_read = matches!(*method, Method::GET | Method::HEAD);
         let Some(path) = matched.map(MatchedPath::as_str) else {
             let needs = Some(Requirement::Role(Role::Read));
-            return Self { needs, body_bytes: ORDER_BODY_BYTES, what: "a page".to_owned() };
+            let what = "a page".to_owned();
+            return Self { needs, body_bytes: ORDER_BODY_BYTES, is_order: false, what };
         };
         let what = format!("{method} {path}");
         if path == site.served.telemetry_path {
             let needs = Some(Requirement::Role(Role::Read));
-            return Self { needs, body_bytes: ORDER_BODY_BYTES, what };
+            return Self { needs, body_bytes: ORDER_BODY_BYTES, is_order: false, what };
         }
         let same = |allowed: &Method| *allowed == *method || is_read && *allowed == Method::GET;
         let of_path = || ROUTES.iter().filter(|route| route.path == path);
         match of_path().find(|route| same(&route.method)) {
-            Some(route) => Self { needs: Some(route.needs), body_bytes: route.body_bytes, what },
+            Some(route) => {
+                let is_order = !is_read && route.needs != Requirement::Role(Role::Read);
+                let body_bytes = route.body_bytes;
+                Self { needs: Some(route.needs), body_bytes, is_order, what }
+            }
             // The router responds 405 to another method.
             None => {
                 let needs = of_path().next().map(|_| Requirement::Role(Role::Read));
-                Self { needs, body_bytes: ORDER_BODY_BYTES, what }
+                Self { needs, body_bytes: ORDER_BODY_BYTES, is_order: false, what }
             }
         }
     }
@@ -110,16 +130,18 @@ pub(super) async fn admit(
         Some(Arrival::Control { uid }) => {
             return Ok(Caller::Authenticated(OrderedBy::Local { uid: *uid }));
         }
-        Some(arrival @ Arrival::Network { address, certificate, .. }) => {
-            // A certificate that was verified by previous settings does not count.
-            let certificate = certificate.as_deref().filter(|_| !arrival.is_outdated(site));
-            (*address, certificate)
-        }
+        Some(arrival @ Arrival::Network { address, .. }) => (*address, arrival.certificate(site)),
         None => return Err(no_row()),
     };
     let Some(needs) = route.needs else { return Err(no_row()) };
     let access = &site.served.access;
     match access.decide(needs, address, headers, certificate).await {
+        Ok(_) if route.is_order && is_of_a_form(headers) => {
+            let text =
+                "a browser must send the header umawarden-page, as the page of this node does";
+            access.refuse(RefusalReason::CrossSite, &route.what, address, text);
+            Err(refused(RefusalReason::CrossSite, text))
+        }
         Ok(Some(credential)) => {
             Ok(Caller::Authenticated(OrderedBy::Remote { credential, address }))
         }
@@ -131,14 +153,21 @@ pub(super) async fn admit(
     }
 }
 
+/// Whether a browser sends it without the header of our page. A form, also of another site, cannot
+/// add one; a script of another site would have to ask first, and is not allowed to.
+fn is_of_a_form(headers: &HeaderMap) -> bool {
+    let is_of_a_browser =
+        headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site");
+    is_of_a_browser && !headers.contains_key(PAGE)
+}
+
 /// Fails closed: a route without a row in the table.
 fn no_row() -> Refused {
-    Refused {
-        reason: RefusalReason::LocalOnly,
-        text: "this is not allowed over the network".to_owned(),
-        challenges: Vec::new(),
-        retry_after_seconds: None,
-    }
+    refused(RefusalReason::LocalOnly, "this is not allowed over the network")
+}
+
+fn refused(reason: RefusalReason, text: &str) -> Refused {
+    Refused { reason, text: text.to_owned(), challenges: Vec::new(), retry_after_seconds: None }
 }
 
 /// The response to a refused request.

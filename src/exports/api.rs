@@ -226,6 +226,18 @@ pub(super) async fn read_journal(
     request: PageRequest,
     deadline: Duration,
 ) -> Result<Page, QueryError> {
+    query_journal(site, deadline, move |queries| which(queries)(request)).await
+}
+
+/// As [`read_journal`], with any query.
+///
+/// # Errors
+/// The journal's error, or the deadline has passed.
+pub(super) async fn query_journal<T: Send + 'static>(
+    site: &Site,
+    deadline: Duration,
+    query: impl FnOnce(&Queries) -> Result<T, QueryError> + Send + 'static,
+) -> Result<T, QueryError> {
     let late =
         || QueryError::Unavailable(format!("no response within {} s", deadline.as_secs_f64()));
     let queries = Arc::clone(&site.queries);
@@ -234,7 +246,7 @@ pub(super) async fn read_journal(
         let turn = queries.acquire_owned().await;
         tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            which(&served.queries)(request)
+            query(&served.queries)
         })
         .await
     };

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use jiff::Timestamp;
 
-use super::landing::Escaped;
+use super::page::Escaped;
 use crate::model::{RebootStatus, RuleSelector};
 use crate::policy::status::{ApprovalStatus, GuardStatus, Status};
 

@@ -15,13 +15,15 @@ mod exposition;
 mod gate;
 mod holds;
 mod host;
-mod landing;
+mod identity;
 mod lease;
 mod listen;
 mod negotiation;
 mod order;
 mod orders;
+mod page;
 mod page_request;
+mod picture;
 mod probes;
 mod reboot;
 mod received;
@@ -37,7 +39,7 @@ mod tests;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -45,7 +47,8 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access::AccessControl;
-use crate::model::OrderedBy;
+use crate::model::{DecisionId, Happened, OrderedBy, RuleId};
+use crate::policy::memory_ring::MemoryRing;
 use crate::policy::status::Status;
 
 pub use control::address as control_address;
@@ -103,8 +106,14 @@ pub struct Served {
     pub status: Arc<ArcSwap<Status>>,
     /// The path of the metrics: see [`check_telemetry_path`].
     pub telemetry_path: String,
+    /// Names of the node, for people.
+    pub node: NodeNames,
+    /// The memory of the last hour. It is locked for moments only.
+    pub memory: Arc<Mutex<MemoryRing>>,
     /// Queries of the journal.
     pub queries: Queries,
+    /// The queue of explanations by the loop.
+    pub explain: ExplainSender,
     /// The queue of `POST /-/reload`.
     pub reload: ReloadSender,
     /// The file of the control socket.
@@ -125,6 +134,27 @@ pub struct Served {
     pub uptime: fn() -> Duration,
     /// Timeouts and numbers of connections.
     pub limits: Limits,
+}
+
+/// Names of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeNames {
+    /// Its name: of the cluster, or the host's.
+    pub name: Arc<str>,
+    /// The machine's model, as its firmware names it.
+    pub model: Option<Arc<str>>,
+}
+
+/// The queue of explanations, which are made one at a time.
+pub type ExplainSender = mpsc::Sender<ExplainRequest>;
+
+/// A request to explain a rule by the present values.
+#[derive(Debug)]
+pub struct ExplainRequest {
+    /// The rule.
+    pub rule: RuleId,
+    /// Takes the explanation; `None` if the rule was not evaluated.
+    pub answer: oneshot::Sender<Option<serde_json::Value>>,
 }
 
 /// Limits of clients.
@@ -192,6 +222,10 @@ pub struct ReloadFailure {
 /// Reads one page of the journal. May block, and is called on a thread of its own.
 pub type Query = Box<dyn Fn(PageRequest) -> Result<Page, QueryError> + Send + Sync>;
 
+/// Explains a decision. May block, like [`Query`].
+pub type ExplainQuery =
+    Box<dyn Fn(DecisionId) -> Result<Option<serde_json::Value>, QueryError> + Send + Sync>;
+
 /// Queries of the journal.
 pub struct Queries {
     /// Kernel events, one JSON object each.
@@ -200,6 +234,10 @@ pub struct Queries {
     pub decisions: Query,
     /// Orders of people, one JSON object each.
     pub orders: Query,
+    /// What happened before that time, the newest first.
+    pub happened: Box<dyn Fn(Timestamp) -> Result<Vec<Happened>, QueryError> + Send + Sync>,
+    /// The explanation of a decision; `None` if there is no such decision.
+    pub explain: ExplainQuery,
 }
 
 impl fmt::Debug for Queries {

@@ -14,15 +14,15 @@ use axum::{Extension, Router};
 use http_body_util::Limited;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode, Uri};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, Semaphore, watch};
 
 use super::admission::{self, Arrival, RequestedRoute};
 use super::negotiation::{self, Format};
 use super::selection::Selection;
 use super::unread::Unread;
 use super::{
-    Served, api, cluster, engines, exposition, gate, host, landing, lease, orders, probes, reboot,
-    received, verdict,
+    Served, api, cluster, engines, exposition, gate, host, identity, lease, orders, page, picture,
+    probes, reboot, received, verdict,
 };
 use crate::access::Requirement;
 use crate::model::{RefusalReason, Role};
@@ -86,13 +86,25 @@ const OPERATE: Requirement = Requirement::Role(Role::Operate);
 const REMEDY: Requirement = Requirement::Role(Role::Remedy);
 
 /// All routes except the telemetry path. Other requests are refused.
-pub(super) static ROUTES: [Route; 37] = [
-    Route::get("/", "overview", || get(landing::page)),
+pub(super) static ROUTES: [Route; 43] = [
+    Route::get("/", "overview", || get(page::page)),
+    Route::get("/assets/{file}", "script and style of the overview", || get(page::asset)),
     Route::get("/-/healthy", "200 while this node is sampled", || get(probes::healthy)),
     Route::get("/-/ready", "200 after the first sample", || get(probes::ready)),
     Route::new(Method::POST, "/-/reload", OPERATE, "reload configuration and rules", || {
         post(probes::reload)
     }),
+    Route::get("/api/v1/picture", "what the overview shows (JSON)", || get(picture::picture)),
+    Route::get("/api/v1/live", "the same each second (server-sent events)", || {
+        get(picture::live::live)
+    }),
+    Route::get("/api/v1/memory", "?since=1h: memory of the last hour, by part (JSON)", || {
+        get(picture::memory::memory)
+    }),
+    Route::get("/api/v1/explain", "?decision=17 or ?rule=NAME: why, as a tree (JSON)", || {
+        get(picture::explain::explain)
+    }),
+    Route::get("/api/v1/access", "the role of the client (JSON)", || get(identity::access)),
     Route::get("/api/v1/status", "sources, rules, alerts (JSON)", || get(api::status)),
     Route::get("/api/v1/rules", "rules as in Prometheus' API (JSON)", || get(api::rules)),
     Route::get("/api/v1/alerts", "alerts as in Prometheus' API (JSON)", || get(api::alerts)),
@@ -216,13 +228,17 @@ pub(super) struct Site {
     scrapes: Arc<Semaphore>,
     scraped: Arc<Scraped>,
     unread: Arc<Unread>,
+    pub(super) pictures: Arc<picture::Pictures>,
+    /// Turns true at the end of the server.
+    pub(super) shutdown: watch::Receiver<bool>,
 }
 
 impl Site {
     /// All pages with their meaning.
     pub(super) fn pages(&self) -> impl Iterator<Item = (&str, &str)> {
         let telemetry = self.served.telemetry_path.as_str();
-        let pages = ROUTES.iter().filter(|route| route.method == Method::GET);
+        let is_page = |route: &&Route| route.method == Method::GET && !route.path.contains('{');
+        let pages = ROUTES.iter().filter(is_page);
         std::iter::once((telemetry, "metrics")).chain(
             pages
                 .map(|route| (route.path, route.meaning))
@@ -249,7 +265,10 @@ pub fn check_telemetry_path(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
+pub(super) fn router(
+    served: Arc<Served>,
+    shutdown: watch::Receiver<bool>,
+) -> Result<Router, String> {
     check_telemetry_path(&served.telemetry_path)?;
     let site = Site {
         reloading: Arc::new(Mutex::new(())),
@@ -257,6 +276,8 @@ pub(super) fn router(served: Arc<Served>) -> Result<Router, String> {
         scrapes: Arc::new(Semaphore::new(SCRAPES)),
         scraped: Arc::default(),
         unread: Arc::default(),
+        pictures: Arc::default(),
+        shutdown,
         served: Arc::clone(&served),
     };
     let mut router = Router::new().route(&served.telemetry_path, get(metrics));

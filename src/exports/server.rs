@@ -77,7 +77,7 @@ pub async fn serve(
     let limits = served.limits;
     let control = served.control_socket.clone();
     let access = Arc::clone(&served.access);
-    let router = routes::router(served)
+    let router = routes::router(served, shutdown.clone())
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let mut ending = shutdown.clone();
     let network = Listeners::Network(listeners);

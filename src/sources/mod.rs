@@ -8,6 +8,7 @@ pub mod gpu;
 pub mod holders;
 pub mod kernel_log;
 pub mod logged_in;
+pub mod machine;
 pub mod memory;
 pub mod output_files;
 pub mod process;

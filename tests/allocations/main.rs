@@ -3,13 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where anything fails")]
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::config::shipped::shipped_rules;
 use umawarden::model::{DecisionId, Mode, Moment, Observation};
+use umawarden::policy::memory_ring::{MemoryFeed, MemoryRing};
 use umawarden::policy::pace::{CALM, Pace};
 use umawarden::policy::status::Status;
 use umawarden::policy::{Policy, Step};
@@ -29,6 +30,8 @@ struct SamplingLoop {
     policy: Policy,
     pace: Pace,
     pictures: [Arc<Status>; 2],
+    ring: Arc<Mutex<MemoryRing>>,
+    feed: MemoryFeed,
     seen: Vec<Observation>,
     at: Moment,
 }
@@ -42,7 +45,10 @@ impl SamplingLoop {
         };
         let rules = parse_rules(rules, Duration::from_millis(100)).unwrap();
         let mut policy = Policy::new(at, Mode::Observe, &rules, DecisionId(1));
+        let ring = Arc::<Mutex<MemoryRing>>::default();
         Self {
+            feed: MemoryFeed::new(Arc::clone(&ring)),
+            ring,
             memory: MemorySource::open(&root.join("proc"), &root.join("sys")),
             pace: Pace::new(at.uptime),
             pictures: [Arc::new(policy.status(at)), Arc::new(policy.status(at))],
@@ -61,6 +67,7 @@ impl SamplingLoop {
         self.pace.measured(now, self.policy.memory());
         self.pace.interval(now, self.policy.needs_samples_every());
         self.policy.draw(self.at, Arc::get_mut(&mut self.pictures[0]).unwrap());
+        self.feed.take(&self.pictures[0]);
         self.pictures.swap(0, 1);
         self.memory.recycle(&mut self.seen);
         step
@@ -81,8 +88,12 @@ impl SamplingLoop {
 }
 
 #[test]
-fn sampling_and_publishing_the_status_allocate_nothing() {
-    assert_eq!(SamplingLoop::with(&[], Path::new("/")).allocations(), 0.0);
+fn sampling_publishing_and_the_past_of_memory_allocate_nothing() {
+    let mut sampling = SamplingLoop::with(&[], Path::new("/"));
+    assert_eq!(sampling.allocations(), 0.0);
+    let ring = sampling.ring.lock().unwrap();
+    let past = ring.history(sampling.at, Duration::from_secs(3600));
+    assert!(past.at.len() >= 140, "a point each five seconds: {}", past.at.len());
 }
 
 #[test]

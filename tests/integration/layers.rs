@@ -59,6 +59,8 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "access",
             "parse::alertmanager",
             "policy::gate",
+            "policy::memory_ring",
+            "policy::overview",
             "policy::status",
         ],
         false,

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use umawarden::access::{AccessControl, AccessFiles};
 use umawarden::exports::{
-    AlertInbox, Limits, OrderRequest, Page, PageRequest, Queries, QueryError, ReloadFailure,
-    ReloadRequest, Served, bind, serve,
+    AlertInbox, ExplainRequest, Limits, NodeNames, OrderRequest, Page, PageRequest, Queries,
+    QueryError, ReloadFailure, ReloadRequest, Served, bind, serve,
 };
 use umawarden::model::{
     AlertState, MemoryAssessment, Mode, Moment, Reading, RuleId, SeriesKey, Source,
 };
+use umawarden::policy::memory_ring::MemoryRing;
 use umawarden::policy::status::{AlertStatus, RuleState, RuleStatus, SourceStatus, Status};
 
 /// Long enough for a busy machine; only a failing test waits so long.
@@ -111,6 +112,8 @@ pub struct Server {
     pub reloads: mpsc::Receiver<ReloadRequest>,
     pub reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     pub orders: mpsc::Receiver<OrderRequest>,
+    pub explains: mpsc::Receiver<ExplainRequest>,
+    pub memory: Arc<Mutex<MemoryRing>>,
     pub control_socket: PathBuf,
     pub access: Arc<AccessControl>,
     pub received: Arc<AlertInbox>,
@@ -125,7 +128,13 @@ pub fn start() -> Server {
 
 pub fn no_queries() -> Queries {
     let down = |_| Err(QueryError::Unavailable("disk full".to_owned()));
-    Queries { events: Box::new(down), decisions: Box::new(down), orders: Box::new(down) }
+    Queries {
+        events: Box::new(down),
+        decisions: Box::new(down),
+        orders: Box::new(down),
+        happened: Box::new(|_| Err(QueryError::Unavailable("disk full".to_owned()))),
+        explain: Box::new(|_| Err(QueryError::Unavailable("disk full".to_owned()))),
+    }
 }
 
 pub fn start_with(limits: Limits, queries: Queries) -> Server {
@@ -134,12 +143,24 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
 }
 
 pub fn start_behind(access: AccessControl, limits: Limits, queries: Queries) -> Server {
+    start_at(uptime, access, limits, queries)
+}
+
+/// With a clock of its own.
+pub fn start_at(
+    uptime: fn() -> Duration,
+    access: AccessControl,
+    limits: Limits,
+    queries: Queries,
+) -> Server {
     let access = Arc::new(access);
     let listeners = bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))]).unwrap();
     let address = listeners[0].local_addr().unwrap();
     let status = Arc::new(ArcSwap::from_pointee(made_up_status()));
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(4);
+    let (explain, explains) = mpsc::channel(4);
+    let memory = Arc::<Mutex<MemoryRing>>::default();
     let folder = tempfile::tempdir().unwrap();
     let control_socket = folder.path().join("control.sock");
     let (stop, stopped) = watch::channel(false);
@@ -148,6 +169,9 @@ pub fn start_behind(access: AccessControl, limits: Limits, queries: Queries) -> 
     let served = Arc::new(Served {
         status: Arc::clone(&status),
         telemetry_path: "/metrics".to_owned(),
+        node: NodeNames { name: "spark-<1>".into(), model: Some("NVIDIA_DGX_Spark".into()) },
+        memory: Arc::clone(&memory),
+        explain,
         queries,
         reload,
         control_socket: control_socket.clone(),
@@ -172,6 +196,8 @@ pub fn start_behind(access: AccessControl, limits: Limits, queries: Queries) -> 
         reloads,
         reload_failure,
         orders,
+        explains,
+        memory,
         control_socket,
         access,
         received,
@@ -291,7 +317,7 @@ pub struct BlockedJournal {
 pub fn blocked_journal() -> (BlockedJournal, Queries) {
     let (enter, entered) = std::sync::mpsc::channel();
     let (release, released) = std::sync::mpsc::channel::<()>();
-    let released = std::sync::Mutex::new(released);
+    let released = Mutex::new(released);
     let events = move |_: PageRequest| {
         enter.send(()).unwrap();
         let _ = released.lock().unwrap().recv();

@@ -190,9 +190,9 @@ fn the_daemon_reports_leases_and_keeps_them_in_the_journal() {
     let mut other = ledger.start("lease", &["--need=2GiB", "--name=<i>next"], "0.1");
     daemon.wait_until("both on the page", |daemon| {
         let (_, page) = daemon.get("/");
-        page.contains("<td>held<td class=number>0<td class=number>2.0 GiB")
-            && page.contains("<td>&lt;i&gt;next")
-            && page.contains("waits: it waits its turn: held is starting")
+        page.contains("2.0 GiB of host are reserved for held")
+            && page.contains("<th scope=row>&lt;i&gt;next <small>start</small>")
+            && page.contains("it waits its turn: held is starting")
     });
     other.kill().unwrap();
     other.wait().unwrap();

@@ -21,6 +21,7 @@ mod leak;
 mod leased;
 mod mapped;
 mod oom;
+mod page;
 mod page_cache;
 mod podman;
 mod pods;

@@ -1,0 +1,129 @@
+//! What clients connect to: listeners, access control, and all that the HTTP server serves.
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+
+use anyhow::Context;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::mpsc;
+
+use super::alerting::Alerting;
+use super::begin::limits;
+use super::leases::LeaseWatch;
+use super::orders::Orders;
+use super::service::{Loader, Requests, Service};
+use super::wake::Wake;
+use super::{clock, cluster, queries, watchdog};
+use crate::access::{AccessControl, AccessFiles};
+use crate::config::measure::{ListenAddress, ListenHost};
+use crate::config::settings::{Settings, Web};
+use crate::exports::{self, NodeNames, ReloadFailure, Served};
+use crate::policy::memory_ring::MemoryRing;
+use crate::policy::rule::RuleSet;
+use crate::sources::machine;
+
+/// Orders in the queue.
+const ORDERS: usize = 16;
+
+/// The files of access control.
+pub fn access_files(settings: &Settings) -> AccessFiles {
+    let Web { config_file, tokens_file, .. } = &settings.web;
+    AccessFiles { web_config: config_file.clone(), tokens: tokens_file.clone() }
+}
+
+/// The listeners and access control.
+pub(super) struct Entrance {
+    listeners: Vec<TcpListener>,
+    pub(super) access: Arc<AccessControl>,
+}
+
+impl Entrance {
+    /// Invalid access control prevents the program from listening.
+    pub(super) fn open(settings: &Settings) -> anyhow::Result<Self> {
+        let access = Arc::new(AccessControl::open(access_files(settings), clock::now)?);
+        let listeners = match settings.web.systemd_socket {
+            true => exports::passed_by_systemd()?,
+            false => exports::bind(&resolve(&settings.web.listen)?)?,
+        };
+        Ok(Self { listeners, access })
+    }
+}
+
+/// What the loop shares with the HTTP server, beside the status.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub(super) reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
+    /// The loaded rules.
+    pub(super) rules: Arc<ArcSwap<RuleSet>>,
+    /// The memory of the last hour.
+    pub(super) memory: Arc<Mutex<MemoryRing>>,
+}
+
+/// Starts the HTTP server.
+pub(super) fn start_service(
+    settings: &Settings,
+    entrance: Entrance,
+    (loader, wake): (Loader, &Wake),
+    taker: Orders,
+    (alerting, leases): (&Alerting, &LeaseWatch),
+    shared: &Shared,
+) -> anyhow::Result<Service> {
+    let (reload, reloads) = mpsc::channel(4);
+    let (order, orders) = mpsc::channel(ORDERS);
+    // One request at a time is sent.
+    let (explain, explanations) = mpsc::channel(1);
+    let Entrance { listeners, access } = entrance;
+    let scheme = if access.handshake().tls.is_some() { "https" } else { "http" };
+    for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
+        tracing::info!("listening on {scheme}://{address}/");
+    }
+    let served = Served {
+        status: Arc::clone(&taker.status),
+        telemetry_path: settings.web.telemetry_path.clone(),
+        node: node_names(settings),
+        memory: Arc::clone(&shared.memory),
+        queries: queries::queries(&settings.storage.path, &shared.rules),
+        explain,
+        reload,
+        control_socket: settings.web.control_socket.clone(),
+        orders: order,
+        leases: leases.sender(),
+        received: alerting.inbox(),
+        reload_failure: Arc::clone(&shared.reload_failure),
+        access,
+        instance: cluster::instance(),
+        uptime: clock::uptime,
+        limits: limits(),
+    };
+    let requests = Requests { reloads, orders, explanations, taker };
+    watchdog::start(Arc::clone(&served.status)).context("cannot start the watchdog's thread")?;
+    Service::start(listeners, served, requests, loader, wake.clone())
+}
+
+/// The node's name in its cluster, or the host's, and the machine's model.
+fn node_names(settings: &Settings) -> NodeNames {
+    let name = match &settings.cluster {
+        Some(cluster) => cluster::names(cluster).node,
+        None => cluster::host(),
+    };
+    NodeNames { name, model: machine::model(&settings.path.sysfs) }
+}
+
+fn resolve(addresses: &[ListenAddress]) -> anyhow::Result<Vec<SocketAddr>> {
+    let mut resolved = Vec::new();
+    for address in addresses {
+        match &address.host {
+            ListenHost::Name(name) => {
+                let found = (name.as_str(), address.port).to_socket_addrs();
+                resolved.extend(found.with_context(|| {
+                    format!("cannot listen on {name}:{}: the name is not known", address.port)
+                })?);
+            }
+            // The first candidate represents all of them with IPv6.
+            ListenHost::All | ListenHost::Address(_) => {
+                resolved.extend(address.candidates().first());
+            }
+        }
+    }
+    Ok(resolved)
+}

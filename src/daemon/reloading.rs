@@ -1,0 +1,54 @@
+//! Takes a changed configuration.
+
+use std::sync::Arc;
+
+use super::{Daemon, clock, cluster, preflight, service};
+use crate::config::reader::Loaded;
+use crate::exports::ReloadFailure;
+use crate::journal::Entry;
+
+impl Daemon {
+    pub(super) fn reload(
+        &mut self,
+        loaded: Result<Box<Loaded>, String>,
+        by: Option<&str>,
+    ) -> Result<String, String> {
+        let now = clock::now();
+        let loaded = loaded.inspect_err(|error| {
+            self.own.set_reload(false, now);
+            let failure = ReloadFailure { at: now.utc, why: error.clone() };
+            self.reload_failure.store(Some(Arc::new(failure)));
+            tracing::error!(by, "reload failed, the current rules stay: {error}");
+            if let Some(by) = by {
+                self.note(now, format!("a reload by {by} failed"));
+            }
+        })?;
+        let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
+        self.evicting.obey(&self.policy);
+        if let Some(cluster) = &self.cluster {
+            cluster.want(&self.policy.wanted_of_others());
+        }
+        let names = self.settings.cluster.as_ref().map(cluster::names);
+        self.recorder.reload(now, &loaded, names, &ended);
+        self.rules.store(Arc::new(loaded.rules.clone()));
+        self.engines.declare(loaded.settings.engines.clone());
+        self.policy.set_assessment_limits(loaded.settings.assessment);
+        self.policy.forget_received_after(loaded.settings.alertmanager.forget_after);
+        self.deferred.declare(loaded.settings.restarts.clone());
+        for change in ended {
+            self.journal.record(&Entry::Alert(change));
+        }
+        self.own.set_reload(true, now);
+        self.reload_failure.store(None);
+        preflight::report(&loaded);
+        let mut summary = service::summary(&loaded);
+        let waiting = service::needs_restart(&self.settings, &loaded.settings).join(", ");
+        if !waiting.is_empty() {
+            summary.push_str(&format!("; other settings need a restart: {waiting}"));
+        }
+        tracing::info!(by, "reloaded: {summary}");
+        let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
+        self.note(now, format!("reloaded{by}: {summary}"));
+        Ok(summary)
+    }
+}

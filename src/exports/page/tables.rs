@@ -1,0 +1,248 @@
+//! The tables that the script of the page keeps current.
+//!
+//! A table has the same columns here and in the script. Times are in UTC here; the script shows
+//! them in the visitor's zone.
+
+use std::fmt::{self, Write as _};
+
+use jiff::Timestamp;
+
+use super::Escaped;
+use crate::model::{
+    ApprovalPicture, EnginePicture, Happened, MemoryPicture, NodePicture, NodeState, WaitKind,
+    Waiting,
+};
+
+const GIB: f64 = 1_073_741_824.0;
+
+/// A size as people read it: in GiB.
+#[expect(clippy::cast_precision_loss, reason = "two digits after the point are shown")]
+pub(super) fn gib(bytes: u64) -> String {
+    let value = bytes as f64 / GIB;
+    let digits = if value < 10.0 { 2 } else { 1 };
+    format!("{value:.digits$} GiB")
+}
+
+fn size(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "unknown".to_owned(), gib)
+}
+
+/// A time, with its exact form for the script.
+pub(super) fn time(html: &mut String, at: Timestamp) -> fmt::Result {
+    write!(html, "<time datetime=\"{at:.3}\">{}</time>", at.strftime("%F %T UTC"))
+}
+
+/// A table with these columns; `minor` ones are left out where the page is narrow.
+fn begin(html: &mut String, id: &str, title: &str, columns: &[(&str, bool)]) -> fmt::Result {
+    write!(
+        html,
+        "<section id={id} aria-labelledby={id}-title><h2 id={id}-title>{title}</h2>\
+         <table><thead><tr>"
+    )?;
+    for (name, is_minor) in columns {
+        let class = if *is_minor { " class=minor" } else { "" };
+        write!(html, "<th scope=col{class}>{name}</th>")?;
+    }
+    html.push_str("</tr></thead><tbody>");
+    Ok(())
+}
+
+const END: &str = "</tbody></table></section>";
+
+/// Where memory is.
+pub(super) fn memory(html: &mut String, memory: &MemoryPicture) -> fmt::Result {
+    let columns = [("Part", false), ("Size", false), ("Share", true)];
+    begin(html, "memory", "Where memory is", &columns)?;
+    #[expect(clippy::cast_precision_loss, reason = "whole percents are shown")]
+    let share = |bytes: u64| match memory.total_bytes {
+        Some(total @ 1..) => format!("{:.0} %", 100.0 * bytes as f64 / total as f64),
+        _ => String::new(),
+    };
+    for part in &memory.parts {
+        write!(
+            html,
+            "<tr><th scope=row>{}</th><td class=number>{}</td>\
+             <td class=\"number minor\">{}</td></tr>",
+            Escaped(&part.name),
+            gib(part.bytes),
+            share(part.bytes),
+        )?;
+    }
+    html.push_str("</tbody></table>");
+    write!(
+        html,
+        "<p id=levels>All {}; available, by the kernel's estimate, {}; reserve that the kernel \
+         keeps free {}.</p><ul id=remarks>",
+        size(memory.total_bytes),
+        size(memory.available_bytes),
+        size(memory.reserve_bytes),
+    )?;
+    for remark in &memory.remarks {
+        write!(html, "<li>{}</li>", Escaped(remark))?;
+    }
+    html.push_str("</ul></section>");
+    Ok(())
+}
+
+/// What needs a person.
+pub(super) fn approvals(html: &mut String, approvals: &[ApprovalPicture]) -> fmt::Result {
+    let columns = [("What", false), ("Why", true), ("Until", true), ("Answer", false)];
+    begin(html, "approvals", "Needs a person", &columns)?;
+    for asked in approvals {
+        write!(
+            html,
+            "<tr><th scope=row>{} <small>{}</small></th><td class=minor>{}</td><td class=minor>",
+            Escaped(&asked.what),
+            Escaped(&asked.rule),
+            Escaped(&asked.why),
+        )?;
+        time(html, asked.goes_ahead.unwrap_or(asked.lapses))?;
+        html.push_str("</td><td>");
+        match (&asked.answer, asked.goes_ahead) {
+            (Some(answer), _) => write!(html, "{}", Escaped(answer))?,
+            (None, Some(_)) => {
+                write!(html, "goes ahead unless: <code>umawarden deny {}</code>", asked.decision)?;
+            }
+            (None, None) => write!(html, "<code>umawarden approve {}</code>", asked.decision)?,
+        }
+        html.push_str("</td></tr>");
+    }
+    if approvals.is_empty() {
+        html.push_str("<tr><td colspan=4>Nothing waits for a person.</td></tr>");
+    }
+    html.push_str(END);
+    Ok(())
+}
+
+/// What runs.
+pub(super) fn engines(html: &mut String, engines: &[EnginePicture]) -> fmt::Result {
+    let columns = [
+        ("Engine", false),
+        ("Phase", false),
+        ("Memory", false),
+        ("Queue", true),
+        ("KV cache", true),
+        ("Why", true),
+    ];
+    begin(html, "engines", "What runs", &columns)?;
+    for engine in engines {
+        write!(
+            html,
+            "<tr><th scope=row>{} <small>{}</small></th><td>{}",
+            Escaped(&engine.name),
+            Escaped(engine.model.as_deref().unwrap_or(engine.kind.name())),
+            engine.phase,
+        )?;
+        if let (Some(done), Some(left)) = (engine.progress, engine.seconds_left) {
+            write!(html, " {:.0} %, {left:.0} s left", 100.0 * done)?;
+        }
+        let queue = engine.queue.map_or_else(String::new, |queue| {
+            let text = |number: Option<u64>| number.map_or("?".to_owned(), |n| n.to_string());
+            format!("{} run, {} wait", text(queue.running), text(queue.waiting))
+        });
+        let cache = engine.kv_cache_used.map(|used| format!("{:.0} %", 100.0 * used));
+        write!(
+            html,
+            "</td><td class=number>{}</td><td class=minor>{queue}</td>\
+             <td class=\"number minor\">{}</td><td class=minor>{}</td></tr>",
+            engine.memory_bytes.map_or_else(String::new, gib),
+            cache.unwrap_or_default(),
+            Escaped(engine.note.as_deref().unwrap_or_default()),
+        )?;
+    }
+    if engines.is_empty() {
+        html.push_str("<tr><td colspan=6>No inference engine is found.</td></tr>");
+    }
+    html.push_str(END);
+    Ok(())
+}
+
+/// What happened, and what would have been done.
+pub(super) fn happened(html: &mut String, happened: &[Happened]) -> fmt::Result {
+    let columns = [("When", false), ("What", false)];
+    begin(html, "happened", "What happened", &columns)?;
+    for entry in happened {
+        html.push_str("<tr><td class=when>");
+        time(html, entry.at)?;
+        let link = match (entry.id, &entry.rule) {
+            (Some(id), _) => format!("api/v1/explain?decision={id}"),
+            // A rule's name in a link would have to be encoded; the script does that.
+            _ => String::new(),
+        };
+        write!(html, "</td><td class={}>", entry.level.name())?;
+        match link.is_empty() {
+            true => write!(html, "{}", Escaped(&entry.text))?,
+            false => write!(html, "<a href=\"{link}\">{}</a>", Escaped(&entry.text))?,
+        }
+        if entry.times > 1 {
+            write!(html, " <small>{} times</small>", entry.times)?;
+        }
+        html.push_str("</td></tr>");
+    }
+    if happened.is_empty() {
+        html.push_str("<tr><td colspan=2>Nothing has happened yet.</td></tr>");
+    }
+    html.push_str(END);
+    Ok(())
+}
+
+/// Who waits.
+pub(super) fn waiting(html: &mut String, waiting: &[Waiting]) -> fmt::Result {
+    let columns = [("Who", false), ("Needs", false), ("Since", true), ("Why", false)];
+    begin(html, "waiting", "Who waits for memory", &columns)?;
+    for one in waiting {
+        let kind = match one.kind {
+            WaitKind::Start => "start",
+            WaitKind::Restart => "restart",
+        };
+        write!(
+            html,
+            "<tr><th scope=row>{} <small>{kind}</small></th><td class=number>{}</td>\
+             <td class=minor>",
+            Escaped(&one.who),
+            size(one.needs_bytes),
+        )?;
+        time(html, one.since)?;
+        write!(html, "</td><td>{}", Escaped(&one.reason))?;
+        if !one.behind.is_empty() {
+            write!(html, " <small>behind {}</small>", Escaped(&one.behind.join(", ")))?;
+        }
+        html.push_str("</td></tr>");
+    }
+    if waiting.is_empty() {
+        html.push_str("<tr><td colspan=4>Nobody waits.</td></tr>");
+    }
+    html.push_str(END);
+    Ok(())
+}
+
+/// The nodes of the cluster. Without a cluster there is one line.
+pub(super) fn nodes(html: &mut String, nodes: &[NodePicture]) -> fmt::Result {
+    let columns = [("Node", false), ("Available", false), ("Memory", true), ("State", false)];
+    begin(html, "nodes", "Nodes", &columns)?;
+    for node in nodes {
+        let state = match node.state {
+            NodeState::Own => "this node",
+            NodeState::Answers => "answers",
+            NodeState::Unknown => "unknown",
+        };
+        let weakest = if node.weakest { ", the weakest" } else { "" };
+        write!(
+            html,
+            "<tr><th scope=row>{}</th><td class=number>{}</td>\
+             <td class=\"number minor\">{}</td><td>{state}{weakest}",
+            Escaped(&node.name),
+            size(node.available_bytes),
+            size(node.total_bytes),
+        )?;
+        if let Some(note) = &node.note {
+            write!(html, " <small>{}</small>", Escaped(note))?;
+        }
+        html.push_str("</td></tr>");
+    }
+    if nodes.is_empty() {
+        html.push_str("<tr><td colspan=4>No cluster is configured.</td></tr>");
+    }
+    html.push_str(END);
+    Ok(())
+}

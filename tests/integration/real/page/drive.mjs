@@ -1,0 +1,155 @@
+// Drives the page in headless Chromium. Each line of the input is a command as JSON, each line of
+// the output its result.
+//
+//   node drive.mjs NODE_MODULES CHROMIUM
+
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+
+const [modules, program] = process.argv.slice(2);
+const require = createRequire(join(modules, "x.js"));
+const { chromium } = require("playwright-core");
+const axe = readFileSync(join(modules, "axe-core", "axe.min.js"), "utf8");
+
+/** Rules of WCAG 2.2 AA. */
+const TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
+const WAIT = 20000;
+
+const browser = await chromium.launch({
+  executablePath: program,
+  args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+});
+let page = null;
+let context = null;
+let seen = { errors: [], requests: [] };
+
+const count = () => page.evaluate(() => Number(document.documentElement.dataset.pictures || 0));
+
+const commands = {
+  /** Opens the page in a context of its own, and waits for the first picture. */
+  async open({ url, width = 1280, height = 900, scheme = "light", script = true, csp = true,
+    user = null, zone = "Asia/Tokyo", locale = "en-GB" }) {
+    if (context) await context.close();
+    context = await browser.newContext({
+      viewport: { width, height },
+      deviceScaleFactor: width < 500 ? 3 : 1,
+      colorScheme: scheme,
+      javaScriptEnabled: script,
+      bypassCSP: !csp,
+      httpCredentials: user || undefined,
+      timezoneId: zone,
+      locale,
+    });
+    page = await context.newPage();
+    seen = { errors: [], requests: [] };
+    page.on("console", (message) => {
+      if (["error", "warning"].includes(message.type())) seen.errors.push(message.text());
+    });
+    page.on("pageerror", (error) => seen.errors.push(String(error)));
+    page.on("request", (request) => seen.requests.push(request.url()));
+    await page.goto(url, { waitUntil: "load" });
+    if (script) {
+      await page.waitForFunction(
+        () => Number(document.documentElement.dataset.pictures || 0) >= 2, null, { timeout: WAIT });
+      await page.waitForSelector("#plot canvas", { timeout: WAIT });
+    }
+    return { title: await page.title() };
+  },
+
+  /** Milliseconds between so many pictures. */
+  async paces({ pictures }) {
+    return page.evaluate((wanted) => new Promise((resolve) => {
+      const times = [];
+      new MutationObserver(() => {
+        times.push(performance.now());
+        if (times.length > wanted) {
+          resolve(times.slice(1).map((time, place) => Math.round(time - times[place])));
+        }
+      }).observe(document.documentElement, { attributeFilter: ["data-pictures"] });
+    }), pictures);
+  },
+
+  async seen() {
+    return seen;
+  },
+
+  async text({ selector }) {
+    return page.locator(selector).allInnerTexts();
+  },
+
+  async number({ selector }) {
+    return page.locator(selector).count();
+  },
+
+  /** Waits until the text of an element matches. Returns after how many milliseconds. */
+  async until({ selector, pattern }) {
+    const began = Date.now();
+    await page.waitForFunction(
+      ([where, wanted]) => {
+        const element = document.querySelector(where);
+        return element && new RegExp(wanted).test(element.textContent);
+      }, [selector, pattern], { timeout: WAIT, polling: 50 });
+    return Date.now() - began;
+  },
+
+  /** Whether anything is wider than the window, with everything unfolded. */
+  async overflow() {
+    return page.evaluate(() => {
+      for (const fold of document.querySelectorAll("details")) fold.open = true;
+      const wide = document.documentElement.clientWidth;
+      const beyond = [...document.querySelectorAll("body *")].filter(
+        (element) => element.getBoundingClientRect().right > wide + 1
+          && !element.classList.contains("skip"));
+      return {
+        width: document.documentElement.scrollWidth,
+        window: wide,
+        beyond: beyond.slice(0, 5).map((element) => element.outerHTML.slice(0, 200)),
+      };
+    });
+  },
+
+  async axe() {
+    await page.evaluate(axe);
+    const found = await page.evaluate(
+      (tags) => window.axe.run(document, { runOnly: { type: "tag", values: tags } }), TAGS);
+    return {
+      passes: found.passes.length,
+      violations: found.violations.map((one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 4).map(
+        (node) => `${node.html.slice(0, 160)} (${node.failureSummary.slice(0, 240)})`).join(" | ")}`),
+    };
+  },
+
+  async click({ selector }) {
+    await page.locator(selector).first().click({ timeout: WAIT });
+    return true;
+  },
+
+  async press({ selector, key }) {
+    await page.locator(selector).first().focus();
+    await page.keyboard.press(key);
+    return true;
+  },
+
+  async evaluate({ expression }) {
+    return page.evaluate(expression);
+  },
+
+  async picture({ path, whole = false }) {
+    await page.screenshot({ path, fullPage: whole });
+    return true;
+  },
+};
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const command = JSON.parse(line);
+  let answer;
+  try {
+    answer = { result: await commands[command.do](command) };
+  } catch (error) {
+    answer = { error: `${command.do}: ${error.message}`, seen };
+  }
+  process.stdout.write(`${JSON.stringify(answer)}\n`);
+}
+await browser.close();

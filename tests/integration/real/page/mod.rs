@@ -1,0 +1,295 @@
+//! The page in a real browser: headless Chromium, driven by playwright-core.
+
+mod screenshots;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use umawarden::model::Role;
+
+use crate::access::{Files, HASH, program, token};
+use crate::daemon::Daemon;
+use crate::real::enabled;
+use crate::run::Node;
+
+/// Set by `tests/run`: where `tests/tools/page` has installed what the page and its tests need.
+const MODULES: &str = "UMAWARDEN_PAGE_MODULES";
+
+/// Debian's browser.
+const CHROMIUM: &str = "/usr/bin/chromium";
+
+/// What npm has installed; `None`, with a note, where it is absent.
+fn modules() -> Option<PathBuf> {
+    if !enabled() {
+        return None;
+    }
+    let modules = std::env::var_os(MODULES).map(PathBuf::from);
+    if modules.is_none() {
+        eprintln!(
+            "skipped: {MODULES} is not set: tests/run sets it, where node 20 and npm are installed"
+        );
+    }
+    modules
+}
+
+/// A browser; ended when dropped.
+struct Browser {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Browser {
+    /// `None`, with a note, where it cannot be had.
+    fn start() -> Option<Self> {
+        let modules = modules()?;
+        if !Path::new(CHROMIUM).exists() {
+            eprintln!("skipped: there is no {CHROMIUM}; tests/run installs it");
+            return None;
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut command = Command::new("node");
+        command.arg(root.join("tests/integration/real/page/drive.mjs"));
+        command.arg(root.join(modules)).arg(CHROMIUM);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Some(Self { child, to, from: BufReader::new(from) })
+    }
+
+    /// Has the script carry out a command, and returns its result.
+    fn run(&mut self, what: &str, more: Value) -> Value {
+        let mut command = more;
+        command["do"] = what.into();
+        writeln!(self.to, "{command}").unwrap();
+        let mut line = String::new();
+        assert!(self.from.read_line(&mut line).unwrap() > 0, "the browser has ended: {command}");
+        let answer: Value = serde_json::from_str(&line).unwrap();
+        assert!(answer.get("error").is_none(), "{answer:#}");
+        answer["result"].clone()
+    }
+
+    fn open(&mut self, daemon: &Daemon, more: Value) {
+        let mut command = more;
+        command["url"] = format!("http://{}/", daemon.address()).into();
+        self.run("open", command);
+    }
+
+    fn texts(&mut self, selector: &str) -> Vec<String> {
+        let texts = self.run("text", json!({ "selector": selector }));
+        serde_json::from_value(texts).unwrap()
+    }
+
+    fn number(&mut self, selector: &str) -> u64 {
+        self.run("number", json!({ "selector": selector })).as_u64().unwrap()
+    }
+
+    fn click(&mut self, selector: &str) {
+        self.run("click", json!({ "selector": selector }));
+    }
+
+    /// No error, no warning, and no request but to this node.
+    fn assert_clean(&mut self, daemon: &Daemon) {
+        let seen = self.run("seen", json!({}));
+        assert_eq!(seen["errors"], json!([]), "{seen:#}");
+        let own = format!("http://{}/", daemon.address());
+        let requests = seen["requests"].as_array().unwrap();
+        assert!(requests.len() >= 5, "{requests:?}");
+        for request in requests {
+            assert!(request.as_str().unwrap().starts_with(&own), "{request}");
+        }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A name as an attacker writes it, in the rules of a node.
+const RULES: &str = "
+groups:
+- name: g
+  rules:
+  - alert: MemoryLow
+    expr: uma_memory_free_bytes < 2e9
+    labels: {severity: critical}
+    annotations: {summary: '<img src=x onerror=\"document.hacked=1\"> {{ $value }} left'}
+    remedy:
+      aim: uma_memory_free_bytes > 2e9
+      steps:
+      - drop_caches: {what: pagecache}
+      cooldown: 1h
+  - alert: Always
+    expr: uma_memory_free_bytes >= 0
+    labels: {severity: warning}
+    annotations: {summary: '</script><script>document.hacked=2</script>'}
+    remedy:
+      aim: uma_memory_free_bytes < 0
+      steps:
+      - compact_memory: {}
+      cooldown: 1h
+      require_approval: {expires: 1h}
+";
+
+fn node() -> Node {
+    let node = Node::new("gb10-4k");
+    node.write_rules(RULES);
+    node.set_meminfo("MemFree", 60 << 20);
+    node
+}
+
+fn start(node: &Node) -> Daemon {
+    let arguments = node.arguments();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    Daemon::start(&node.storage(), &arguments)
+}
+
+#[test]
+fn the_page_is_live_and_shows_a_collapse() {
+    let Some(mut browser) = Browser::start() else { return };
+    let node = node();
+    let daemon = start(&node);
+    browser.open(&daemon, json!({}));
+    let paces = browser.run("paces", json!({ "pictures": 4 }));
+    for pace in paces.as_array().unwrap() {
+        let pace = pace.as_u64().unwrap();
+        assert!((700..=1300).contains(&pace), "a picture each second: {paces}");
+    }
+    let parts = browser.texts("#memory tbody tr");
+    assert!(parts.len() >= 7, "{parts:?}");
+    assert!(browser.texts("#well").concat().contains("Needs attention"));
+
+    let began = Instant::now();
+    node.set_meminfo("MemFree", 1 << 20);
+    browser.run("until", json!({ "selector": "#well", "pattern": "In trouble" }));
+    browser.run("until", json!({ "selector": "#memory tbody", "pattern": "free1.00 GiB" }));
+    browser.run("until", json!({ "selector": "#happened tbody", "pattern": "MemoryLow fires" }));
+    let happened = browser.texts("#happened tbody").concat();
+    assert!(happened.contains("would drop"), "what would have been done: {happened}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // What names say is text.
+    assert!(happened.contains("<img src=x onerror="), "{happened}");
+    assert_eq!(browser.number("main img"), 0);
+    let hacked = browser.run("evaluate", json!({ "expression": "document.hacked ?? null" }));
+    assert_eq!(hacked, Value::Null);
+    browser.assert_clean(&daemon);
+}
+
+#[test]
+fn a_click_or_a_key_opens_the_explanation() {
+    let Some(mut browser) = Browser::start() else { return };
+    let node = node();
+    node.set_meminfo("MemFree", 1 << 20);
+    let daemon = start(&node);
+    browser.open(&daemon, json!({}));
+    browser.run("until", json!({ "selector": "#happened tbody", "pattern": "would drop" }));
+    browser.click("#happened button:has-text('would drop')");
+    browser.run("until", json!({ "selector": "dialog[open]", "pattern": "Condition" }));
+    let shown = browser.texts("dialog[open]").concat();
+    for wanted in ["uma_memory_free_bytes < 2e9", "1.00 GiB", "Aim: missed", "Steps"] {
+        assert!(shown.contains(wanted), "{wanted}: {shown}");
+    }
+    browser.run("press", json!({ "selector": "dialog[open] button", "key": "Escape" }));
+    assert_eq!(browser.number("dialog[open]"), 0);
+    let alert = "#happened button:has-text('MemoryLow fires')";
+    browser.run("press", json!({ "selector": alert, "key": "Enter" }));
+    browser.run("until", json!({ "selector": "dialog[open]", "pattern": "firing, mode observe" }));
+    browser.run("press", json!({ "selector": "dialog[open] button", "key": "Escape" }));
+
+    // The plot answers to keys, too: the table has the values of a point.
+    browser.run("press", json!({ "selector": "#plot", "key": "ArrowLeft" }));
+    browser.run("until", json!({ "selector": "#levels", "pattern": "^At " }));
+    // The expressions are in folds of the fold.
+    assert_eq!(browser.number("#rules:not([open])"), 1);
+    browser.click("#rules > summary");
+    browser.click("#rules tbody details summary");
+    assert!(browser.texts("#rules tbody code").concat().contains("uma_memory_free_bytes"));
+    browser.assert_clean(&daemon);
+}
+
+#[test]
+fn the_page_fits_a_phone_and_works_without_a_script() {
+    let Some(mut browser) = Browser::start() else { return };
+    let node = node();
+    node.set_meminfo("MemFree", 1 << 20);
+    let daemon = start(&node);
+    daemon.wait_until("deciding", |daemon| daemon.get("/").1.contains("would drop"));
+    for scheme in ["light", "dark"] {
+        browser.open(&daemon, json!({ "width": 360, "height": 740, "scheme": scheme }));
+        let overflow = browser.run("overflow", json!({}));
+        assert_eq!(overflow["beyond"], json!([]), "{overflow:#}");
+        assert!(overflow["width"].as_u64() <= overflow["window"].as_u64(), "{overflow:#}");
+    }
+    browser.open(&daemon, json!({ "script": false }));
+    let parts = browser.texts("#memory tbody").concat();
+    assert!(parts.contains("1.00 GiB"), "{parts}");
+    assert!(browser.texts("#happened tbody").concat().contains("would drop"));
+    assert!(browser.texts("#approvals tbody").concat().contains("umawarden approve"));
+    assert!(browser.texts("#sampled").concat().contains("UTC"));
+}
+
+#[test]
+fn axe_finds_no_fault_against_wcag_2_2_aa() {
+    let Some(mut browser) = Browser::start() else { return };
+    let node = node();
+    node.set_meminfo("MemFree", 1 << 20);
+    let daemon = start(&node);
+    daemon.wait_until("deciding", |daemon| daemon.get("/").1.contains("would drop"));
+    for (width, scheme) in [(1280, "light"), (1280, "dark"), (360, "light")] {
+        // axe is a script that is not ours.
+        browser.open(&daemon, json!({ "width": width, "scheme": scheme, "csp": false }));
+        let found = browser.run("axe", json!({}));
+        assert_eq!(found["violations"], json!([]), "{width} {scheme}: {found:#}");
+        assert!(found["passes"].as_u64() > Some(15), "{found:#}");
+    }
+    browser.click("#happened button:has-text('would drop')");
+    browser.run("until", json!({ "selector": "dialog[open]", "pattern": "Condition" }));
+    let found = browser.run("axe", json!({}));
+    assert_eq!(found["violations"], json!([]), "the dialog: {found:#}");
+}
+
+#[test]
+fn a_person_with_the_role_approves_and_another_is_shown_how() {
+    let Some(mut browser) = Browser::start() else { return };
+    let node = node();
+    let reader = token("reader", Role::Read);
+    let entries = format!("{}- {{user: alice, role: remedy}}\n", reader.entry());
+    let users = format!("basic_auth_users: {{alice: {HASH}, bob: {HASH}}}\n");
+    let files = Files::new(&users, &entries);
+    let daemon = program::start_with(&node, &files, |_| {});
+    let user = |name: &str| json!({ "user": { "username": name, "password": "correct horse", "send": "always" } });
+    browser.open(&daemon, user("bob"));
+    browser.run("until", json!({ "selector": "#approvals tbody", "pattern": "umawarden approve" }));
+    assert_eq!(browser.number("#approvals button"), 0, "bob may only read");
+
+    browser.open(&daemon, user("alice"));
+    browser.click("#approvals button:has-text('Approve')");
+    let asked = browser.texts("dialog[open]").concat();
+    assert!(asked.contains("user alice"), "{asked}");
+    browser.click("dialog[open] button.strong");
+    browser.run("until", json!({ "selector": "#happened tbody", "pattern": "would compact" }));
+    assert_eq!(browser.number("dialog[open]"), 0);
+    browser.assert_clean(&daemon);
+}
+
+#[test]
+fn the_assets_are_what_their_source_makes() {
+    let Some(modules) = modules() else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = root.join("src/exports/page");
+    let made = Command::new("node")
+        .arg(page.join("source/build.mjs"))
+        .args([root.join(modules), page.join("assets")])
+        .arg("--check")
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let script = std::fs::read_to_string(page.join("assets/page.js")).unwrap();
+    assert!(script.contains("Copyright (c) 2022 Leon Sorokin"), "the licence of uPlot is kept");
+}
