@@ -239,7 +239,8 @@ fn every_listed_path_is_served() {
     let paths: Vec<&str> =
         listed.text().lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
     assert!(paths.len() >= 10, "{paths:?}");
-    for path in paths {
+    // The stream of pictures has no end; `live` tests it.
+    for path in paths.into_iter().filter(|path| *path != "/api/v1/live") {
         assert_ne!(server.get(path).status, 404, "{path}");
     }
     server.end();

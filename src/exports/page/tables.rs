@@ -122,7 +122,6 @@ pub(super) fn engines(html: &mut String, engines: &[EnginePicture]) -> fmt::Resu
         ("Memory", false),
         ("Queue", true),
         ("KV cache", true),
-        ("Why", true),
     ];
     begin(html, "engines", "What runs", &columns)?;
     for engine in engines {
@@ -136,6 +135,7 @@ pub(super) fn engines(html: &mut String, engines: &[EnginePicture]) -> fmt::Resu
         if let (Some(done), Some(left)) = (engine.progress, engine.seconds_left) {
             write!(html, " {:.0} %, {left:.0} s left", 100.0 * done)?;
         }
+        write!(html, "<br><small>{}</small>", Escaped(engine.note.as_deref().unwrap_or_default()))?;
         let queue = engine.queue.map_or_else(String::new, |queue| {
             let text = |number: Option<u64>| number.map_or("?".to_owned(), |n| n.to_string());
             format!("{} run, {} wait", text(queue.running), text(queue.waiting))
@@ -144,14 +144,13 @@ pub(super) fn engines(html: &mut String, engines: &[EnginePicture]) -> fmt::Resu
         write!(
             html,
             "</td><td class=number>{}</td><td class=minor>{queue}</td>\
-             <td class=\"number minor\">{}</td><td class=minor>{}</td></tr>",
+             <td class=\"number minor\">{}</td></tr>",
             engine.memory_bytes.map_or_else(String::new, gib),
             cache.unwrap_or_default(),
-            Escaped(engine.note.as_deref().unwrap_or_default()),
         )?;
     }
     if engines.is_empty() {
-        html.push_str("<tr><td colspan=6>No inference engine is found.</td></tr>");
+        html.push_str("<tr><td colspan=5>No inference engine is found.</td></tr>");
     }
     html.push_str(END);
     Ok(())

@@ -99,7 +99,7 @@ fn a_picture_has_parts_that_add_up_and_engines_with_their_progress() {
     assert_eq!((small.memory.total_bytes, small.memory.parts.len()), (None, 0));
     assert!(small.memory.remarks[0].contains("memory is unknown"), "{:?}", small.memory);
     assert_eq!(small.well.level, WellLevel::Warning, "a rule fires");
-    assert!(small.well.reasons.contains(&"rule Blind is unknown: gone: failed".to_owned()));
+    assert!(small.well.reasons.contains(&"unknown: 1 rule (Blind): gone: failed".to_owned()));
 
     server.status.store(Arc::new(full_status()));
     let full = picture(&server);

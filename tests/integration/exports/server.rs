@@ -143,11 +143,12 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
 }
 
 pub fn start_behind(access: AccessControl, limits: Limits, queries: Queries) -> Server {
-    start_at(uptime, access, limits, queries)
+    start_at("spark-<1>", uptime, access, limits, queries)
 }
 
-/// With a clock of its own.
+/// With a name and a clock of its own.
 pub fn start_at(
+    node: &str,
     uptime: fn() -> Duration,
     access: AccessControl,
     limits: Limits,
@@ -169,7 +170,7 @@ pub fn start_at(
     let served = Arc::new(Served {
         status: Arc::clone(&status),
         telemetry_path: "/metrics".to_owned(),
-        node: NodeNames { name: "spark-<1>".into(), model: Some("NVIDIA_DGX_Spark".into()) },
+        node: NodeNames { name: node.into(), model: Some("NVIDIA_DGX_Spark".into()) },
         memory: Arc::clone(&memory),
         explain,
         queries,

@@ -7,16 +7,19 @@ use jiff::Timestamp;
 
 use super::happened::merged;
 use super::memory_parts::{PartsReader, shown};
-use super::status::{AlertStatus, ApprovalStatus, EngineStatus, RuleState, Status};
+use super::status::{AlertStatus, ApprovalStatus, EngineStatus, RuleState, RuleStatus, Status};
 use crate::model::{
     AlertState, ApprovalPicture, ClusterStatus, EnginePhase, EnginePicture, Happened, Lease,
     LeaseState, Machine, MemoryPicture, MemoryState, Moment, NodeMemory, NodePicture, NodeState,
     Picture, Queue, Reading, RestartState, RestartStatus, SeriesKey, WaitKind, Waiting, Well,
-    WellLevel, mode_text,
+    WellLevel, counted, mode_text,
 };
 
 /// Entries of each list; a longer one is no picture any more.
 const MOST: usize = 64;
+
+/// How the reason of a reading that this machine does not have ends.
+const NOT_AVAILABLE: &str = "not available on this machine";
 
 /// Reasons that are shown.
 const MOST_REASONS: usize = 12;
@@ -132,11 +135,7 @@ fn well(status: &Status, about: &About<'_>, has_memory: bool) -> Well {
             add(level_of(alert), alert_text(alert));
         }
     }
-    let unknown = status.rules.iter().filter(|rule| rule.state == RuleState::Unknown);
-    for rule in unknown {
-        let why = rule.unknown.first().map(String::as_str).unwrap_or_default();
-        add(WellLevel::Unknown, format!("rule {} is unknown: {why}", rule.rule.alert));
-    }
+    of_unknown_rules(status, &mut add);
     let of_sources = status.sources.iter().filter(|source| !source.up);
     for source in of_sources {
         let why = source.detail.as_deref().unwrap_or("it has failed");
@@ -154,6 +153,24 @@ fn well(status: &Status, about: &About<'_>, has_memory: bool) -> Well {
         reasons.push(format!("and {more} more"));
     }
     Well { level, reasons }
+}
+
+/// Rules that cannot be evaluated. What this machine does not have is no trouble of it.
+fn of_unknown_rules(status: &Status, add: &mut impl FnMut(WellLevel, String)) {
+    let unknown = status.rules.iter().filter(|rule| rule.state == RuleState::Unknown);
+    let (missing, failed): (Vec<&RuleStatus>, Vec<&RuleStatus>) =
+        unknown.partition(|rule| rule.unknown.iter().all(|why| why.ends_with(NOT_AVAILABLE)));
+    let names = |rules: &[&RuleStatus]| {
+        rules.iter().map(|rule| &*rule.rule.alert).collect::<Vec<_>>().join(", ")
+    };
+    if let Some(why) = failed.iter().find_map(|rule| rule.unknown.first()) {
+        let rules = counted(failed.len() as u64, "rule");
+        add(WellLevel::Unknown, format!("unknown: {rules} ({}): {why}", names(&failed)));
+    }
+    if !missing.is_empty() {
+        let rules = counted(missing.len() as u64, "rule");
+        add(WellLevel::Well, format!("without effect here: {rules} ({})", names(&missing)));
+    }
 }
 
 fn level_of(alert: &AlertStatus) -> WellLevel {

@@ -77,6 +77,7 @@ function span(seconds) {
 }
 
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const SHORT_CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const DAY = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
 
 /** A time as people say it, in their zone; `now` is that of the node. */
@@ -170,9 +171,14 @@ class Colours {
   }
 }
 
+/** A colour of the style sheet, as a canvas needs it: without var() and light-dark(). */
 function css(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  probe.style.color = `var(${name})`;
+  return getComputedStyle(probe).color;
 }
+
+const probe = h("span", { hidden: true });
+document.body.append(probe);
 
 /** The points of the last hour: the answer of the node, and what has come since. */
 class Past {
@@ -301,7 +307,8 @@ class Plot {
         y: { range: (_, least, most) => [0, this.past.total ? this.past.total / GIB : most || 1] },
       },
       axes: [
-        { ...axis, size: 36 },
+        { ...axis, size: 28, space: 70, values: (_, splits) => splits.map(
+          (split) => SHORT_CLOCK.format(new Date(split * 1000))) },
         { ...axis, size: 62, values: (_, splits) => splits.map((split) => `${split} GiB`) },
       ],
       series: [{}].concat(series.reverse()),
@@ -319,11 +326,11 @@ class Plot {
     });
   }
 
-  /** From the first point, but at least ten minutes. */
+  /** From the first point, but at least two minutes. */
   times() {
     const at = this.past.at;
     const last = at.length ? at[at.length - 1] : Date.now() / 1000;
-    return [Math.min(at.length ? at[0] : last, last - 600), last];
+    return [Math.min(at.length ? at[0] : last, last - 120), last];
   }
 
   size() {
@@ -600,9 +607,9 @@ function phaseBar(engine) {
   const reached = PHASES.indexOf(engine.phase);
   const bar = h("span", { class: "phases", "aria-hidden": "true" },
     ...PHASES.map((_, place) => h("i", { class: place <= reached ? "on" : "" })));
-  const children = [bar, " ", engine.phase];
+  const children = [bar, " ", engine.phase, h("br", {}), h("small", {}, engine.note || "")];
   if (engine.progress !== null) {
-    children.push(" ", h("progress", {
+    children.splice(3, 0, " ", h("progress", {
       max: "1", value: engine.progress.toFixed(2), "aria-label": `load of ${visible(engine.name)}`,
     }), ` ${percent(engine.progress)}, ${span(engine.seconds_left)} left`);
   }
@@ -621,8 +628,7 @@ function showEngines(engines) {
     h("td", {}, ...phaseBar(engine)),
     cell("number", engine.memory_bytes === null ? "" : gib(engine.memory_bytes)),
     cell("minor", queue(engine.queue)),
-    cell("minor", ...cache(engine)),
-    cell("minor", engine.note || ""))), 6, "No inference engine is found.");
+    cell("minor", ...cache(engine)))), 5, "No inference engine is found.");
 }
 
 function showHappened(happened, now, dialog) {

@@ -36,9 +36,14 @@ class Colours {
   }
 }
 
+/** A colour of the style sheet, as a canvas needs it: without var() and light-dark(). */
 function css(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  probe.style.color = `var(${name})`;
+  return getComputedStyle(probe).color;
 }
+
+const probe = h("span", { hidden: true });
+document.body.append(probe);
 
 /** The points of the last hour: the answer of the node, and what has come since. */
 class Past {
@@ -167,7 +172,8 @@ class Plot {
         y: { range: (_, least, most) => [0, this.past.total ? this.past.total / GIB : most || 1] },
       },
       axes: [
-        { ...axis, size: 36 },
+        { ...axis, size: 28, space: 70, values: (_, splits) => splits.map(
+          (split) => SHORT_CLOCK.format(new Date(split * 1000))) },
         { ...axis, size: 62, values: (_, splits) => splits.map((split) => `${split} GiB`) },
       ],
       series: [{}].concat(series.reverse()),
@@ -185,11 +191,11 @@ class Plot {
     });
   }
 
-  /** From the first point, but at least ten minutes. */
+  /** From the first point, but at least two minutes. */
   times() {
     const at = this.past.at;
     const last = at.length ? at[at.length - 1] : Date.now() / 1000;
-    return [Math.min(at.length ? at[0] : last, last - 600), last];
+    return [Math.min(at.length ? at[0] : last, last - 120), last];
   }
 
   size() {

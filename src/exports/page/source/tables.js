@@ -66,9 +66,9 @@ function phaseBar(engine) {
   const reached = PHASES.indexOf(engine.phase);
   const bar = h("span", { class: "phases", "aria-hidden": "true" },
     ...PHASES.map((_, place) => h("i", { class: place <= reached ? "on" : "" })));
-  const children = [bar, " ", engine.phase];
+  const children = [bar, " ", engine.phase, h("br", {}), h("small", {}, engine.note || "")];
   if (engine.progress !== null) {
-    children.push(" ", h("progress", {
+    children.splice(3, 0, " ", h("progress", {
       max: "1", value: engine.progress.toFixed(2), "aria-label": `load of ${visible(engine.name)}`,
     }), ` ${percent(engine.progress)}, ${span(engine.seconds_left)} left`);
   }
@@ -87,8 +87,7 @@ function showEngines(engines) {
     h("td", {}, ...phaseBar(engine)),
     cell("number", engine.memory_bytes === null ? "" : gib(engine.memory_bytes)),
     cell("minor", queue(engine.queue)),
-    cell("minor", ...cache(engine)),
-    cell("minor", engine.note || ""))), 6, "No inference engine is found.");
+    cell("minor", ...cache(engine)))), 5, "No inference engine is found.");
 }
 
 function showHappened(happened, now, dialog) {

@@ -68,7 +68,7 @@ fn the_pictures_of_the_manual_are_of_a_replayed_incident() {
     };
     let Some(mut browser) = Browser::start() else { return };
     let access = AccessControl::open(AccessFiles::default(), || moment(100)).unwrap();
-    let server = start_at(uptime, access, Limits::default(), no_queries());
+    let server = start_at("spark-1", uptime, access, Limits::default(), no_queries());
     replay(&server);
     let url = format!("http://{}/", server.address);
     for (name, width, height, scheme) in [
