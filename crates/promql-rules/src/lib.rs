@@ -14,6 +14,7 @@ mod parser;
 mod quiet;
 mod reading;
 mod rewrite;
+mod selection;
 mod series;
 pub mod store;
 mod suggest;
@@ -34,6 +35,7 @@ pub use expr::{
 pub use parser::is_label_name;
 pub use quiet::Watch;
 pub use reading::{Reading, as_number};
+pub use selection::Selection;
 pub use series::{CLUSTER_LABEL, EXPORTED_NODE_LABEL, NODE_LABEL, SeriesKey, Wanted};
 pub use suggest::did_you_mean;
 pub use trace::{Relation, Traced, TracedRange, TracedValue};

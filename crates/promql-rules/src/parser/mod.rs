@@ -6,11 +6,13 @@ mod calls;
 mod selectors;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 pub(super) use calls::REFUSED_AGGREGATIONS;
 
 use super::ExprError;
 use super::lexer::{self, Token};
+use super::matcher::Matcher;
 use super::syntax::{Binary, BinaryOp, Group, Kind, Matching, Node};
 use super::typing;
 
@@ -25,13 +27,8 @@ const MAX_PATTERNS: usize = 32;
 
 /// Reads a whole expression; also returns the number of its regular expressions.
 pub(super) fn parse(text: &str) -> Result<(Node, usize), ExprError> {
-    if text.len() > MAX_LENGTH {
-        let message =
-            format!("the expression has {} bytes, more than the {MAX_LENGTH} allowed", text.len());
-        return Err(ExprError::new(0..text.len(), message).with_hint("split it into two rules"));
-    }
-    let tokens = lexer::tokens(text)?;
-    let mut parser = Parser { text, tokens, next: 0, nesting: 0, patterns: 0 };
+    let tokens = tokens_within(text)?;
+    let mut parser = Parser::new(text, tokens);
     if parser.peek() == &Token::End {
         return Err(ExprError::new(0..text.len(), "no expression found in input"));
     }
@@ -43,15 +40,37 @@ pub(super) fn parse(text: &str) -> Result<(Node, usize), ExprError> {
     Ok((node, parser.patterns))
 }
 
+/// Reads a selector alone, which may match several metrics: its name, and its matchers.
+pub(super) fn selector(text: &str) -> Result<(Option<Arc<str>>, Vec<Matcher>), ExprError> {
+    let mut parser = Parser::new(text, tokens_within(text)?);
+    parser.takes_any_name = true;
+    parser.lone_selector()
+}
+
+fn tokens_within(text: &str) -> Result<Vec<(Token, Range<usize>)>, ExprError> {
+    if text.len() > MAX_LENGTH {
+        let message =
+            format!("the expression has {} bytes, more than the {MAX_LENGTH} allowed", text.len());
+        return Err(ExprError::new(0..text.len(), message).with_hint("split it into two rules"));
+    }
+    lexer::tokens(text)
+}
+
 struct Parser<'t> {
     text: &'t str,
     tokens: Vec<(Token, Range<usize>)>,
     next: usize,
     nesting: usize,
     patterns: usize,
+    /// Whether the metric's name may be matched like any label.
+    takes_any_name: bool,
 }
 
 impl<'t> Parser<'t> {
+    fn new(text: &'t str, tokens: Vec<(Token, Range<usize>)>) -> Self {
+        Self { text, tokens, next: 0, nesting: 0, patterns: 0, takes_any_name: false }
+    }
+
     fn peek(&self) -> &Token {
         self.tokens.get(self.next).map_or(&Token::End, |(token, _)| token)
     }

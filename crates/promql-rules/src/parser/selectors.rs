@@ -50,6 +50,31 @@ impl Parser<'_> {
         }
     }
 
+    /// Reads `name{…}` up to the end of the text.
+    pub(super) fn lone_selector(
+        &mut self,
+    ) -> Result<(Option<Arc<str>>, Vec<Matcher>), ExprError> {
+        let start = self.span().start;
+        let mut name = None;
+        if self.peek() == &Token::Word {
+            name = Some((self.written().into(), self.span()));
+            self.advance();
+        }
+        let mut matchers = Vec::new();
+        if self.take_sign("{") {
+            self.matchers(&mut name, &mut matchers)?;
+        }
+        if self.peek() != &Token::End {
+            return Err(self.unexpected("a selector alone, such as metric{label=\"value\"}"));
+        }
+        if name.is_none() && matchers.iter().all(|matcher| matcher.passes("")) {
+            let message = "a selector must contain at least one non-empty matcher";
+            return Err(ExprError::new(start..self.end(), message)
+                .with_hint("{__name__!=\"\"} selects all series"));
+        }
+        Ok((name.map(|(name, _)| name), matchers))
+    }
+
     /// Reads up to the closing brace, which may hold the metric's name too.
     fn matchers(
         &mut self,
@@ -107,7 +132,7 @@ impl Parser<'_> {
                 .with_hint(format!("quote the value: {{{label}{}\"…\"}}", op.symbol())));
         };
         self.advance();
-        if label != NAME_LABEL {
+        if label != NAME_LABEL || self.takes_any_name {
             if matches!(op, MatchOp::Matches | MatchOp::NotMatches) {
                 self.count_pattern(value_span.clone())?;
             }
