@@ -56,7 +56,7 @@ impl Columns {
     }
 
     /// Reads a reading back.
-    pub(super) fn decode(&mut self, from: &mut Bytes<'_>) -> Result<Vec<Reading<f64>>, Malformed> {
+    pub(super) fn decode(&mut self, from: &mut Bytes<'_>) -> Result<&[Reading<f64>], Malformed> {
         let bitmap = from.take(self.last.len().div_ceil(8))?;
         let known = self.last.chunks_mut(8).zip(self.bases.chunks_mut(8)).zip(bitmap);
         for ((last, bases), byte) in known.filter(|(_, byte)| **byte != 0) {
@@ -66,7 +66,7 @@ impl Columns {
                 }
             }
         }
-        Ok(self.last.clone())
+        Ok(&self.last)
     }
 }
 

@@ -141,7 +141,7 @@ impl Decoder {
         if columns.len() > left {
             return Err(Malformed("a step has too many values"));
         }
-        let values: Vec<Reading<f64>> = columns.decode(from)?;
+        let values = columns.decode(from)?.to_vec();
         Ok(Readings { source: *source, schema: Arc::clone(schema), values, took, error })
     }
 }

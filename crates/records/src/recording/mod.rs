@@ -15,6 +15,7 @@ mod columns;
 mod decode;
 mod encode;
 mod entry;
+mod frames;
 mod incident;
 mod ring;
 mod segment;
@@ -23,6 +24,7 @@ mod tests;
 mod wire;
 
 pub use entry::{Begin, Entry, RecordedRules, RecordedStep, RuleText, Said};
+pub use frames::Frames;
 pub use incident::{IncidentLimits, Incidents};
 pub use ring::{Ring, RingError, RingTally, segment_files};
 pub use segment::{OpenError, SegmentReader, SegmentWriter, Taken, Torn};

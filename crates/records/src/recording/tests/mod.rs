@@ -43,7 +43,7 @@ proptest! {
         }
         let mut bytes = Bytes(&out);
         for row in &rows {
-            prop_assert_eq!(bits(&from.decode(&mut bytes).unwrap()), bits(row));
+            prop_assert_eq!(bits(from.decode(&mut bytes).unwrap()), bits(row));
         }
         prop_assert!(bytes.0.is_empty());
     }
