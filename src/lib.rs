@@ -6,6 +6,8 @@
 pub use umawarden_policy::{config, engines, model, parse, policy, scenario};
 pub use umawarden_records::{files, journal, recording};
 
+pub mod replayer;
+
 pub mod clients;
 pub mod supervisors;
 

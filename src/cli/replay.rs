@@ -2,7 +2,6 @@
 
 mod compare;
 mod log_text;
-mod replayer;
 mod show;
 mod source;
 
@@ -12,8 +11,6 @@ use std::path::PathBuf;
 use clap::Args;
 
 use self::compare::{Comparison, Side};
-pub use self::replayer::Replayer;
-pub(super) use self::replayer::override_again;
 use self::show::Show;
 use super::Exit;
 use super::log_input::not_a_log;
@@ -21,6 +18,7 @@ use crate::cli::output::{self, ReaderGone};
 use crate::config::reader::read_rules;
 use crate::config::settings::RuleSource;
 use crate::recording::Entry;
+pub use crate::replayer::Replayer;
 
 /// Arguments of `umawarden replay`.
 #[derive(Debug, Args)]

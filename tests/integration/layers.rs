@@ -51,6 +51,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
         ],
         false,
     ),
+    ("replayer", &["model", "policy", "config", "files", "recording"], false),
     (
         "exports",
         &[
@@ -104,6 +105,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "actions",
             "access",
             "exports",
+            "replayer",
             "traces",
             "otlp",
         ],
@@ -132,6 +134,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "actions",
             "access",
             "exports",
+            "replayer",
             "daemon",
             "scenario",
             "tune",

@@ -12,7 +12,6 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::journalled::Journalled;
 use super::{STALE_AFTER, Since};
-use crate::cli::replay::{Replayer, override_again};
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::files::{open_regular, refuse_irregular};
@@ -25,6 +24,7 @@ use crate::policy::status::RuleStatus;
 use crate::recording::{
     Begin, Entry, RecordedRules, RecordedStep, RuleText, SegmentReader, segment_files,
 };
+use crate::replayer::{Replayer, override_again};
 
 /// A process is replayed from its start if its segments have at most this many bytes.
 const FROM_START_BYTES: u64 = 4 << 20;

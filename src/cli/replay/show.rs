@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::compare::{Comparison, Side};
-use super::replayer::{Replayer, Stepped};
 use crate::cli::history::{
     aim_text, alert_text, decision_text, event_text, outcome_text, printable, value_text,
 };
 use crate::cli::json_time::{Object, OutcomeObject};
 use crate::model::{AimCheck, DecisionRecord, Event, Moment, Observation, counted};
 use crate::recording::Entry;
+use crate::replayer::{Replayer, Stepped};
 
 /// Printed after every replay.
 const LIMIT: &str = "The recorded world does not react: whatever is decided here, what follows is \

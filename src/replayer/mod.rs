@@ -1,5 +1,7 @@
 //! Feeds a recording to the policy.
 
+mod excerpt;
+
 use anyhow::Context;
 use serde_json::Value;
 
@@ -9,8 +11,11 @@ use crate::config::rules::parse_rules;
 use crate::model::{AlertChange, Moment, Observation, Past};
 use crate::policy::guard::GuardRails;
 use crate::policy::rule::RuleSet;
+use crate::policy::status::Status;
 use crate::policy::{Policy, Step};
 use crate::recording::{Begin, Entry, RecordedRules};
+
+pub use excerpt::{Excerpt, last_step, replay};
 
 /// Gives the entries of a recording to a [`Policy`].
 #[derive(Debug)]
@@ -87,6 +92,15 @@ impl Replayer {
     /// The policy, after the first entry.
     pub fn policy(&self) -> Option<&Policy> {
         self.state.as_ref().map(|state| &state.policy)
+    }
+
+    /// Writes the policy's status at that time, if it has begun.
+    pub fn draw(&mut self, at: Moment, status: &mut Option<Status>) {
+        match (&mut self.state, status) {
+            (Some(state), Some(status)) => state.policy.draw(at, status),
+            (Some(state), status) => *status = Some(state.policy.status(at)),
+            (None, _) => {}
+        }
     }
 
     /// Entries are missing before the next one.
