@@ -4,6 +4,7 @@ from generate import (
     NODE,
     NODES,
     OF_CLUSTERS,
+    OF_FLEET,
     annotations,
     bars,
     board,
@@ -11,6 +12,8 @@ from generate import (
     graph,
     memory_stack,
     number,
+    percentiles,
+    ranking,
     rows,
     states,
     variable,
@@ -22,6 +25,9 @@ INSTANCE = variable("instance", "node", "label_values(uma_build_info, instance)"
 INSTANCES = variable("instance", "nodes", "label_values(uma_build_info, instance)", is_multi=True)
 
 CLUSTERS = variable("cluster", "clusters", "label_values(uma_build_info, cluster)", is_multi=True)
+# Recording rules are there where the fleet is viewed.
+CLUSTERS_OF_FLEET = variable("cluster", "clusters", "label_values(job:uma_nodes:count, cluster)",
+                             is_multi=True)
 INSTANCES_OF_CLUSTERS = variable(
     "instance", "nodes", 'label_values(uma_build_info{cluster=~"$cluster"}, instance)', is_multi=True
 )
@@ -232,6 +238,72 @@ def cluster():
     return with_panels(built, groups), annotations(OF_CLUSTERS)
 
 
+def fleet():
+    """On recording rules alone: the cost does not grow with what each node exports."""
+    hidden = ["Time", "__name__", "job"]
+    available = "instance:uma_memory_available:ratio"
+    firing = "instance:uma_rules_firing:sum"
+    now = [
+        number("Nodes", "Nodes whose umawarden Prometheus reaches.", "short",
+               "sum(job:uma_nodes:count)", selector=OF_FLEET),
+        number("Nodes in enforce mode", "The others only report what they would do.", "short",
+               "sum(job:uma_nodes_enforcing:sum)", selector=OF_FLEET),
+        number("Available on the weakest", "Of its memory.", "percentunit",
+               "min(job:uma_memory_available:min_ratio)",
+               [(None, "red"), (0.05, "orange"), (0.1, "green")], OF_FLEET),
+        number("Nodes below 10 % available", "Nodes on which little can be had.", "short",
+               f"count({available} < 0.1) or vector(0)", [(None, "green"), (1, "orange")], OF_FLEET),
+        number("Rules that fire", "On all nodes together.", "short", "sum(job:uma_rules_firing:sum)",
+               [(None, "green"), (1, "orange")], OF_FLEET),
+        number("Nodes with a firing rule", "Each is in the list below, up to ten.", "short",
+               f"count({firing} > 0) or vector(0)", [(None, "green"), (1, "orange")], OF_FLEET),
+    ]
+    nodes = [
+        ranking("Least available", "The ten nodes with the least of their memory available.",
+                f"bottomk(10, {available})", "available", "percentunit", hidden),
+        ranking("Most rules that fire", "The ten nodes with the most.",
+                f"topk(10, {firing} > 0)", "firing rules", "short", hidden),
+        ranking("Most that no counter names", "Serving engines, or a leak: umawarden verdict on the "
+                "node explains it.", "topk(10, instance:uma_memory_unaccounted:ratio)",
+                "of all memory", "percentunit", hidden),
+        ranking("Most fragmented", "The least of free memory in blocks of 2 MiB.",
+                "bottomk(10, instance:uma_memory_contiguous:ratio)", "of free memory",
+                "percentunit", hidden),
+    ]
+    spread = [
+        percentiles("Available", "Shares of the nodes' memory: 5 % of the nodes are below the line "
+                    "of 5 %.", available),
+        percentiles("Page cache", "A download on many nodes lifts the middle, one on a node the top "
+                    "alone.", "instance:uma_memory_page_cache:ratio"),
+        percentiles("No counter names", "What drivers hold.", "instance:uma_memory_unaccounted:ratio"),
+        percentiles("Free memory in blocks of 2 MiB", "Low where large allocations fail though memory "
+                    "is free.", "instance:uma_memory_contiguous:ratio"),
+    ]
+    clusters = [
+        graph("Weakest to strongest node", "The ten clusters that differ most. Below 0.9 SGLang refuses "
+              "to start over their nodes.", "percentunit", [
+                  ("{{cluster}}", "bottomk(10, job:uma_memory_available:balance_ratio)")],
+              OF_FLEET).min(0).max(1),
+        graph("Rules that fire", "The ten clusters with the most.", "short", [
+            ("{{cluster}}", "topk(10, job:uma_rules_firing:sum > 0)")], OF_FLEET),
+    ]
+    events = [
+        bars("Kernel events", "Within five minutes, on all nodes together.", [
+            ("{{event}}", "sum by (event) (instance:uma_kernel_events:rate5m) * 300")], OF_FLEET),
+        bars("Actions", "Within five minutes; skipped: only reported, in observe mode.", [
+            ("{{action}} {{outcome}}", "sum by (action, outcome) (job:uma_actions:rate5m) * 300")],
+             OF_FLEET),
+        ranking("Most kernel events", "The ten nodes with the most within five minutes.",
+                "topk(10, sum by (cluster, instance) (instance:uma_kernel_events:rate5m) * 300)",
+                "events", "short", hidden),
+    ]
+    built = board("umawarden-fleet", "umawarden: fleet", "Many nodes, by the recording rules of "
+                  "alerts/recording.yaml.", [CLUSTERS_OF_FLEET])
+    groups = [("Now", now), ("Nodes that need attention", nodes), ("Spread over the nodes", spread),
+              ("Clusters", clusters), ("What happened", events)]
+    return with_panels(built, groups), []
+
+
 def remedies():
     hidden = ["Time", "__name__", "job"]
     now = [
@@ -298,4 +370,4 @@ def remedies():
     return with_panels(built, groups), annotations(NODES)
 
 
-BOARDS = {"node": node(), "cluster": cluster(), "remedies": remedies()}
+BOARDS = {"node": node(), "cluster": cluster(), "fleet": fleet(), "remedies": remedies()}

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Writes the dashboards beside this file: python3 generate.py [--check]
 
+Each dashboard has three forms: a file to import, whose data source Grafana requests at the import
+(__inputs); a file for provisioning, in which a variable selects it; and that one in a ConfigMap.
+
 With --check nothing is written, and what differs from a fresh one is an error. Needs
 grafana-foundation-sdk (tests/run has the version), whose types are Grafana's own schema.
 """
@@ -32,12 +35,16 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
-SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+# The input of the files to import, and the variable of the others: both fill the same place.
+SOURCE_NAME = "DS_PROMETHEUS"
+SOURCE = DataSourceRef(type_val="prometheus", uid=f"${{{SOURCE_NAME}}}")
 
 NODE = '{instance="$instance"}'
 NODES = '{instance=~"$instance"}'
 # Nodes that bear no label cluster are of all of them.
 OF_CLUSTERS = '{cluster=~"$cluster", instance=~"$instance"}'
+# All nodes of the chosen clusters: a list of a thousand nodes is nothing to choose from.
+OF_FLEET = '{cluster=~"$cluster"}'
 
 # Where memory is, from the bottom of the stack to its top; together they are all of it, but for what
 # the kernel counts twice.
@@ -54,7 +61,10 @@ MEMORY = [
 ]
 
 
-SERIES = re.compile(r"\b((?:uma|process)_[a-z0-9_]+)(?:\{([^}]*)\})?")
+# Also those of recording rules: instance:uma_memory_available:ratio.
+SERIES = re.compile(
+    r"\b((?:[a-z]+:)?(?:uma|process)_[a-z0-9_]+(?::[a-z0-9_]+)?)(?:\{([^}]*)\})?"
+)
 
 
 def on(expr, selector):
@@ -166,7 +176,8 @@ def variable(name, label, text, is_multi=False):
 def board(uid, title, help_text, variables):
     built = dashboard.Dashboard(title).uid(uid).description(help_text).tags(["umawarden"])
     built = built.time("now-1h", "now").refresh("10s").tooltip(DashboardCursorSync.CROSSHAIR)
-    built = built.with_variable(dashboard.DatasourceVariable("datasource").type("prometheus"))
+    source = dashboard.DatasourceVariable(SOURCE_NAME).label("data source").type("prometheus")
+    built = built.with_variable(source)
     links = dashboard.DashboardLink("umawarden").type("dashboards").tags(["umawarden"])
     built = built.link(links.as_dropdown(True).include_vars(True).keep_time(True))
     for each in variables:
@@ -178,7 +189,7 @@ def annotation(name, color, expr, title, is_time_of_value, tags):
     """A mark on every panel. A value that is a time is in seconds since 1970."""
     return {
         "name": name,
-        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "datasource": {"type": "prometheus", "uid": SOURCE.uid},
         "enable": True,
         "hide": False,
         "iconColor": color,
@@ -239,20 +250,77 @@ def memory_stack(selector):
     )
 
 
-def main():
+def percentiles(title, help_text, series, selector=OF_FLEET):
+    """How a share is distributed over the nodes; never a line for each node."""
+    queries = [("least", f"min({series})")]
+    queries += [(f"{percent} %", f"quantile({percent / 100}, {series})") for percent in (5, 50, 95)]
+    queries.append(("greatest", f"max({series})"))
+    return graph(title, help_text, "percentunit", queries, selector).min(0).max(1)
+
+
+def ranking(title, help_text, expr, column, unit, hidden, selector=OF_FLEET):
+    """The first nodes only; each leads to its own dashboard."""
+    panel = rows(title, help_text, [(column, expr)], hidden, selector, unit, 12, 9)
+    link = {"title": "this node", "url": "/d/umawarden-node?var-instance=${__value.text}&${__url_time_range}"}
+    return panel.override_by_name("instance", [DynamicConfigValue(id_val="links", value=[link])])
+
+
+def to_import(board):
+    """The form of Grafana's "export for sharing externally"."""
+    variables = board["templating"]["list"]
+    own = [variable for variable in variables if variable["name"] != SOURCE_NAME]
+    panels = {panel["type"] for panel in board["panels"]} - {"row"}
+    requires = [{"type": "grafana", "id": "grafana", "name": "Grafana", "version": "10.1.0"},
+                {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"}]
+    requires += [{"type": "panel", "id": kind, "name": kind, "version": ""} for kind in sorted(panels)]
+    source = {"name": SOURCE_NAME, "label": "Prometheus", "description": "A Prometheus that scrapes "
+              "umawarden, or one umawarden itself.", "type": "datasource", "pluginId": "prometheus",
+              "pluginName": "Prometheus"}
+    return {**board, "templating": {"list": own}, "__inputs": [source], "__elements": {},
+            "__requires": requires}
+
+
+def config_map(name, board):
+    """For the sidecar of Grafana's Helm chart, which loads what has this label."""
+    text = json.dumps(board, separators=(",", ":"), sort_keys=True)
+    return (
+        "---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n"
+        f"  name: umawarden-{name}\n  labels: {{grafana_dashboard: \"1\"}}\n"
+        f"data:\n  umawarden-{name}.json: |-\n    {text}\n"
+    )
+
+
+MAPS_HEAD = """\
+# The dashboards for the sidecar of Grafana's Helm chart (sidecar.dashboards.enabled), written by
+# generate.py: kubectl apply --namespace NAMESPACE -f kubernetes.yaml
+"""
+
+
+def files():
+    """All files with their texts, by their paths below this folder."""
     from boards import BOARDS
 
-    here, stale = Path(__file__).parent, []
+    found, maps = {}, MAPS_HEAD
     for name, (built, marks) in BOARDS.items():
         board = json.loads(json.dumps(built.build(), cls=JSONEncoder, sort_keys=True))
         board["annotations"] = {"list": marks}
         board["schemaVersion"] = board.get("schemaVersion") or 36
-        text = json.dumps(board, indent=1, sort_keys=True) + "\n"
-        path = here / f"{name}.json"
+        for path, form in [(f"{name}.json", to_import(board)), (f"provisioning/{name}.json", board)]:
+            found[path] = json.dumps(form, indent=1, sort_keys=True) + "\n"
+        maps += config_map(name, board)
+    found["kubernetes.yaml"] = maps
+    return found
+
+
+def main():
+    here, stale = Path(__file__).parent, []
+    for name, text in files().items():
+        path = here / name
         if "--check" not in sys.argv:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            stale.append(path.name)
+            stale.append(name)
     if stale:
         sys.exit(f"out of date: {', '.join(stale)}; write them anew: python3 dashboards/generate.py")
 

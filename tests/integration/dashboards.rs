@@ -8,16 +8,28 @@ use std::path::Path;
 use serde_json::Value;
 use umawarden::model::METRICS;
 
+/// The dashboards by name, each with the label that selects its nodes.
+const BOARDS: [(&str, &str); 4] = [
+    ("node", "$instance"),
+    ("cluster", "$instance"),
+    ("fleet", "$cluster"),
+    ("remedies", "$instance"),
+];
+
+/// Below the folder of this repository.
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+fn json(path: &str) -> Value {
+    serde_json::from_str(&read(path)).unwrap()
+}
+
 /// All dashboards, by the name of their file.
 pub fn dashboards() -> Vec<(String, Value)> {
-    ["node", "cluster", "remedies"]
-        .into_iter()
-        .map(|name| {
-            let path = format!("dashboards/{name}.json");
-            let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path));
-            (name.to_owned(), serde_json::from_str(&text.unwrap()).unwrap())
-        })
-        .collect()
+    let board =
+        |(name, _): (&str, &str)| (name.to_owned(), json(&format!("dashboards/{name}.json")));
+    BOARDS.into_iter().map(board).collect()
 }
 
 fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
@@ -48,15 +60,27 @@ pub fn queries(dashboard: &Value) -> Vec<(String, String)> {
     found
 }
 
-/// The names of our series in an expression.
+/// The names of our series in an expression, and those of recording rules.
 fn names(expr: &str) -> BTreeSet<&str> {
-    let words = expr.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-    words.filter(|word| word.starts_with("uma_") || word.starts_with("process_")).collect()
+    let words = expr.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
+    let is_own = |word: &&str| {
+        word.starts_with("uma_") || word.starts_with("process_") || word.contains(":uma_")
+    };
+    words.filter(is_own).collect()
+}
+
+/// The series of `alerts/recording.yaml`.
+fn recorded(rules: &str) -> BTreeSet<&str> {
+    rules.lines().filter_map(|line| line.trim().strip_prefix("- record: ")).collect()
 }
 
 #[test]
 fn every_series_of_a_dashboard_is_exported() {
-    let known: BTreeSet<&str> = METRICS.iter().map(|metric| metric.name).collect();
+    let rules = read("alerts/recording.yaml");
+    let recorded = recorded(&rules);
+    assert!(recorded.len() > 10, "{recorded:?}");
+    let mut known: BTreeSet<&str> = METRICS.iter().map(|metric| metric.name).collect();
+    known.extend(&recorded);
     for (name, dashboard) in dashboards() {
         let queries = queries(&dashboard);
         assert!(queries.len() > 20, "{name}: {}", queries.len());
@@ -75,18 +99,83 @@ fn every_panel_queries_the_chosen_source_and_nodes_and_has_a_description() {
         assert_eq!(dashboard["uid"], format!("umawarden-{name}"));
         for panel in list(&dashboard, "panels").iter().filter(|panel| panel["type"] != "row") {
             let location = format!("{name}: {}", panel["title"]);
-            assert_eq!(panel["datasource"]["uid"], "${datasource}", "{location}");
+            assert_eq!(panel["datasource"]["uid"], "${DS_PROMETHEUS}", "{location}");
             assert!(!list(panel, "targets").is_empty(), "{location}");
             assert!(
                 panel["description"].as_str().is_some_and(|text| !text.is_empty()),
                 "{location}"
             );
         }
+        let (_, chosen) = BOARDS.iter().find(|(known, _)| *known == name).unwrap();
         for (location, expr) in queries(&dashboard) {
             let is_variable = location.starts_with("variable");
-            assert!(is_variable || expr.contains("$instance"), "{name}, {location}: {expr}");
+            assert!(is_variable || expr.contains(chosen), "{name}, {location}: {expr}");
         }
     }
+}
+
+/// With a thousand nodes a line for each is no picture, and a query of raw series is slow.
+#[test]
+fn the_fleet_is_shown_by_recording_rules_without_a_line_for_each_node() {
+    let fleet = json("dashboards/fleet.json");
+    let rules = read("alerts/recording.yaml");
+    let recorded = recorded(&rules);
+    let mut ranked = 0;
+    for (location, expr) in queries(&fleet) {
+        let named = names(&expr);
+        assert!(named.iter().all(|name| recorded.contains(name)), "{location}: {expr}");
+        let is_ranked = expr.starts_with("topk(10, ") || expr.starts_with("bottomk(10, ");
+        ranked += usize::from(is_ranked);
+        let is_one = ["sum(", "min(", "max(", "count(", "quantile("];
+        let is_by_kind = ["sum by (event) (", "sum by (action, outcome) ("];
+        let is_bounded = is_one.iter().chain(&is_by_kind).any(|begin| expr.starts_with(begin));
+        let is_variable = location.starts_with("variable");
+        assert!(is_ranked || is_bounded || is_variable, "{location}: {expr}");
+    }
+    assert!(ranked >= 5, "{ranked}");
+}
+
+/// The place of the data source is filled by an input at the import, or by a variable.
+#[test]
+fn a_dashboard_can_be_imported_provisioned_and_put_into_a_config_map() {
+    let maps = read("dashboards/kubernetes.yaml");
+    for (name, imported) in dashboards() {
+        let inputs = list(&imported, "__inputs");
+        assert_eq!(inputs.len(), 1, "{name}");
+        assert_eq!(
+            (&inputs[0]["name"], &inputs[0]["type"]),
+            (&"DS_PROMETHEUS".into(), &"datasource".into())
+        );
+        assert_eq!(inputs[0]["pluginId"], "prometheus");
+        let provisioned = json(&format!("dashboards/provisioning/{name}.json"));
+        let is_source = |variable: &&Value| variable["type"] == "datasource";
+        let sources = |board: &Value| {
+            let variables = list(&board["templating"], "list").iter();
+            variables.filter(is_source).map(|one| one["name"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(sources(&imported), Vec::<Value>::new(), "{name}");
+        assert_eq!(sources(&provisioned), ["DS_PROMETHEUS"], "{name}");
+        let kinds: BTreeSet<&str> =
+            list(&imported, "panels").iter().filter_map(|panel| panel["type"].as_str()).collect();
+        let required = list(&imported, "__requires").iter().filter(|one| one["type"] == "panel");
+        let required: BTreeSet<&str> = required.filter_map(|one| one["id"].as_str()).collect();
+        assert_eq!(kinds.difference(&required).collect::<Vec<_>>(), [&"row"], "{name}");
+        let mut same = imported.clone();
+        for own in ["__inputs", "__elements", "__requires"] {
+            assert!(same.as_object_mut().unwrap().remove(own).is_some());
+            assert!(provisioned.get(own).is_none(), "{name}: {own}");
+        }
+        same["templating"] = provisioned["templating"].clone();
+        assert_eq!(same, provisioned, "{name}");
+        let key = format!("  umawarden-{name}.json: |-\n    ");
+        let (_, rest) = maps.split_once(&key).expect("a ConfigMap");
+        let text = rest.lines().next().unwrap();
+        assert_eq!(serde_json::from_str::<Value>(text).unwrap(), provisioned, "{name}");
+    }
+    let labelled = maps.matches("labels: {grafana_dashboard: \"1\"}").count();
+    assert_eq!((labelled, maps.matches("kind: ConfigMap").count()), (BOARDS.len(), BOARDS.len()));
+    // The bound of Kubernetes on one ConfigMap.
+    assert!(maps.split("---").all(|map| map.len() < 1 << 20));
 }
 
 /// With `useValueForTime` Grafana draws an annotation at the time given by its value; any text
@@ -94,6 +183,8 @@ fn every_panel_queries_the_chosen_source_and_nodes_and_has_a_description() {
 #[test]
 fn annotations_are_drawn_at_the_time_of_their_event() {
     for (name, dashboard) in dashboards() {
+        let marks = list(&dashboard["annotations"], "list");
+        assert_eq!(marks.is_empty(), name == "fleet", "a mark for each node is no picture");
         for mark in list(&dashboard["annotations"], "list") {
             let is_time = mark["expr"].as_str().unwrap().contains("timestamp_seconds");
             assert_eq!(mark["useValueForTime"], is_time, "{name}: {mark}");

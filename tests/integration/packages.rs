@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::daemon::binary;
 
 /// What both packages install.
-const FILES: [&str; 24] = [
+const FILES: [&str; 27] = [
     "/etc/umawarden/umawarden.yaml",
     "/usr/bin/umawarden",
     "/usr/lib/systemd/system/umawarden.service",
@@ -22,7 +22,10 @@ const FILES: [&str; 24] = [
     "/usr/share/man/man1/umawarden.1.gz",
     "/usr/share/man/man1/umawarden-rules-check.1.gz",
     "/usr/share/umawarden/alerts/umawarden.yaml",
+    "/usr/share/umawarden/dashboards/kubernetes.yaml",
     "/usr/share/umawarden/dashboards/node.json",
+    "/usr/share/umawarden/dashboards/provisioning/node.json",
+    "/usr/share/umawarden/dashboards/provisioning/umawarden.yaml",
     "/usr/share/umawarden/drop-ins/engines.conf",
     "/usr/share/umawarden/drop-ins/evict.conf",
     "/usr/share/umawarden/drop-ins/memory.conf",

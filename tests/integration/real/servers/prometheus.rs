@@ -61,6 +61,17 @@ impl Prometheus {
         prometheus
     }
 
+    /// As `start`, with these recording rules.
+    pub fn recording(program: &str, targets: &str, rules: &str) -> Self {
+        let scraping = format!(
+            "{rules}scrape_configs:\n\
+             - job_name: umawarden\n  static_configs: [{{targets: ['{targets}']}}]\n"
+        );
+        let prometheus = Self::run(program, &scraping, &[]);
+        prometheus.wait_for("up{job=\"umawarden\"} == 1");
+        prometheus
+    }
+
     /// As `start`, without waiting for a scrape.
     pub fn begin(program: &str, target: &str, scrape: &str) -> Self {
         let scraping = format!(
