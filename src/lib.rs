@@ -8,6 +8,8 @@ pub use umawarden_records::{files, journal, recording};
 
 pub mod replayer;
 
+pub mod samples;
+
 pub mod clients;
 pub mod supervisors;
 

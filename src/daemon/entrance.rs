@@ -13,7 +13,7 @@ use super::leases::LeaseWatch;
 use super::orders::Orders;
 use super::service::{Loader, Requests, Service};
 use super::wake::Wake;
-use super::{clock, cluster, queries, watchdog};
+use super::{clock, cluster, queries, samples, watchdog};
 use crate::access::{AccessControl, AccessFiles};
 use crate::config::measure::{ListenAddress, ListenHost};
 use crate::config::settings::{Settings, Web};
@@ -83,6 +83,7 @@ pub(super) fn start_service(
         node: node_names(settings),
         memory: Arc::clone(&shared.memory),
         queries: queries::queries(&settings.storage.path, &shared.rules),
+        samples: samples::start(settings, &taker.status, &listeners)?,
         explain,
         reload,
         control_socket: settings.web.control_socket.clone(),

@@ -31,6 +31,7 @@ mod recorder;
 mod refill;
 mod reloading;
 mod report;
+mod samples;
 mod sampling;
 mod service;
 mod settling;

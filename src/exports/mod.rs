@@ -28,6 +28,7 @@ mod probes;
 mod reboot;
 mod received;
 mod routes;
+mod samples;
 mod selection;
 mod server;
 mod stall;
@@ -50,6 +51,7 @@ use crate::access::AccessControl;
 use crate::model::{DecisionId, Happened, OrderedBy, RuleId};
 use crate::policy::memory_ring::MemoryRing;
 use crate::policy::status::Status;
+use crate::samples::Live;
 
 pub use control::address as control_address;
 pub use lease::{LeaseOrder, LeaseReply, LeaseSender};
@@ -114,6 +116,8 @@ pub struct Served {
     pub queries: Queries,
     /// The queue of explanations by the loop.
     pub explain: ExplainSender,
+    /// The samples that queries read.
+    pub samples: Arc<Live>,
     /// The queue of `POST /-/reload`.
     pub reload: ReloadSender,
     /// The file of the control socket.

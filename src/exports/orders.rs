@@ -223,7 +223,7 @@ fn number(text: &str, what: &str) -> Result<u64, Refusal> {
     })
 }
 
-async fn read_short(site: &Site, body: Body) -> Result<Vec<u8>, Refusal> {
+pub(super) async fn read_short(site: &Site, body: Body) -> Result<Vec<u8>, Refusal> {
     let most = usize::try_from(ORDER_BODY_BYTES).unwrap_or(usize::MAX);
     read_body(site, body, most, "the body is longer than 16 KiB, or was truncated").await
 }

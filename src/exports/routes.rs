@@ -22,7 +22,7 @@ use super::selection::Selection;
 use super::unread::Unread;
 use super::{
     Served, api, cluster, engines, exposition, gate, host, identity, lease, orders, page, picture,
-    probes, reboot, received, verdict,
+    probes, reboot, received, samples, verdict,
 };
 use crate::access::Requirement;
 use crate::model::{RefusalReason, Role};
@@ -43,6 +43,8 @@ const SCRAPES: usize = 2;
 const SCRAPE_WAIT: Duration = Duration::from_secs(5);
 /// Concurrent journal queries, on threads of their own.
 const QUERIES: usize = 4;
+/// Concurrent queries of samples, on threads of their own; each has up to 32 MiB.
+const SAMPLE_QUERIES: usize = 2;
 
 /// A path, its handler, and who may use it.
 pub(super) struct Route {
@@ -82,11 +84,12 @@ impl Route {
     }
 }
 
+const READ: Requirement = Requirement::Role(Role::Read);
 const OPERATE: Requirement = Requirement::Role(Role::Operate);
 const REMEDY: Requirement = Requirement::Role(Role::Remedy);
 
 /// All routes except the telemetry path. Other requests are refused.
-pub(super) static ROUTES: [Route; 43] = [
+pub(super) static ROUTES: [Route; 54] = [
     Route::get("/", "overview", || get(page::page)),
     Route::get("/assets/{file}", "script and style of the overview", || get(page::asset)),
     Route::get("/-/healthy", "200 while this node is sampled", || get(probes::healthy)),
@@ -149,6 +152,45 @@ pub(super) static ROUTES: [Route; 43] = [
         "what holds memory that no counter names, and why (JSON)",
         || get(verdict::verdict),
     ),
+    Route::get(
+        "/api/v1/query",
+        "?query=EXPR: the value of PromQL, as in Prometheus' API (JSON)",
+        || get(samples::query),
+    ),
+    Route::new(Method::POST, "/api/v1/query", READ, "the same with a form", || {
+        post(samples::query)
+    }),
+    Route::get(
+        "/api/v1/query_range",
+        "?query=EXPR&start=&end=&step=: the same over time (JSON)",
+        || get(samples::query_range),
+    ),
+    Route::new(Method::POST, "/api/v1/query_range", READ, "the same with a form", || {
+        post(samples::query_range)
+    }),
+    Route::get("/api/v1/series", "?match[]=SELECTOR: series, as in Prometheus' API (JSON)", || {
+        get(samples::series)
+    }),
+    Route::new(Method::POST, "/api/v1/series", READ, "the same with a form", || {
+        post(samples::series)
+    }),
+    Route::get("/api/v1/labels", "names of labels, as in Prometheus' API (JSON)", || {
+        get(samples::labels)
+    }),
+    Route::new(Method::POST, "/api/v1/labels", READ, "the same with a form", || {
+        post(samples::labels)
+    }),
+    Route::get("/api/v1/label/{name}/values", "the values of a label (JSON)", || {
+        get(samples::values)
+    }),
+    Route::get(
+        "/api/v1/metadata",
+        "types and help of metrics, as in Prometheus' API (JSON)",
+        || get(samples::metric_metadata),
+    ),
+    Route::get("/api/v1/status/buildinfo", "the version, as in Prometheus' API (JSON)", || {
+        get(samples::build_info)
+    }),
     Route::get("/api/v1/events", "kernel events from the journal (JSON)", || get(api::events)),
     Route::get("/api/v1/decisions", "decisions and outcomes from the journal (JSON)", || {
         get(api::decisions)
@@ -225,6 +267,7 @@ pub(super) struct Site {
     pub(super) served: Arc<Served>,
     pub(super) reloading: Arc<Mutex<()>>,
     pub(super) queries: Arc<Semaphore>,
+    pub(super) sample_queries: Arc<Semaphore>,
     scrapes: Arc<Semaphore>,
     scraped: Arc<Scraped>,
     unread: Arc<Unread>,
@@ -234,7 +277,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// All pages with their meaning.
+    /// All pages with their meaning, but for those of which a part of the path is chosen.
     pub(super) fn pages(&self) -> impl Iterator<Item = (&str, &str)> {
         let telemetry = self.served.telemetry_path.as_str();
         let is_page = |route: &&Route| route.method == Method::GET && !route.path.contains('{');
@@ -273,6 +316,7 @@ pub(super) fn router(
     let site = Site {
         reloading: Arc::new(Mutex::new(())),
         queries: Arc::new(Semaphore::new(QUERIES)),
+        sample_queries: Arc::new(Semaphore::new(SAMPLE_QUERIES)),
         scrapes: Arc::new(Semaphore::new(SCRAPES)),
         scraped: Arc::default(),
         unread: Arc::default(),

@@ -46,8 +46,8 @@ pub fn replay(
         }
     }
     let needed = excerpt.from.and_then(|from| from.checked_sub(WARM_UP).ok());
-    let is_needed = |begin: &Begin| needed.is_none_or(|needed| begin.at.utc <= needed);
-    let first = begins.iter().rposition(|(_, begin)| is_needed(begin)).unwrap_or(0);
+    let first =
+        needed.and_then(|needed| begins.iter().rposition(|(_, begin)| begin.at.utc <= needed));
     let mut replay = Replay {
         replayer: Replayer::under_recorded_rules(),
         excerpt,
@@ -56,7 +56,7 @@ pub fn replay(
         visit,
     };
     let last = begins.last().map(|(path, _)| *path);
-    for (path, _) in begins.iter().skip(first) {
+    for (path, _) in begins.iter().skip(first.unwrap_or(0)) {
         match replay.file(path, last == Some(*path)) {
             Ok(true) => {}
             Ok(false) => break,

@@ -136,7 +136,7 @@ pub fn request_tls(
 /// A path of the access table with its placeholders filled in.
 fn concrete(path: &str) -> String {
     let path = path.replace("{id}", "1").replace("{decision}", "1").replace("{rule}", "Low");
-    path.replace("{file}", "page.js")
+    path.replace("{file}", "page.js").replace("{name}", "pool")
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod orders;
 mod page;
 mod probes;
 mod received;
+mod samples;
 pub mod server;
 
 use std::io::{Read, Write};

@@ -23,6 +23,7 @@ use umawarden::model::{
 };
 use umawarden::policy::memory_ring::MemoryRing;
 use umawarden::policy::status::{AlertStatus, RuleState, RuleStatus, SourceStatus, Status};
+use umawarden::samples::{Live, Past, TargetLabels};
 
 /// Long enough for a busy machine; only a failing test waits so long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -174,6 +175,7 @@ pub fn start_at(
         memory: Arc::clone(&memory),
         explain,
         queries,
+        samples: Arc::new(Live::new(TargetLabels::default(), Past::Read)),
         reload,
         control_socket: control_socket.clone(),
         received: Arc::clone(&received),

@@ -47,7 +47,7 @@ fn sampling_and_acting_threads_are_locked_in_memory_and_have_priority() {
     for raised in ["umawarden", "act", "act-watch"] {
         assert_eq!(refused, nice[raised] > -10, "{raised}: {nice:?}");
     }
-    for other in ["journal", "recorder", "log", "http"] {
+    for other in ["journal", "recorder", "samples", "log", "http"] {
         assert_eq!(nice[other], i64::from(own_nice()), "{other}: {nice:?}");
     }
     daemon.terminate();

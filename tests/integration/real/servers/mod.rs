@@ -7,6 +7,7 @@ mod cluster;
 mod collector;
 mod dashboards;
 mod prometheus;
+mod queries;
 
 use std::net::TcpListener;
 

@@ -118,6 +118,11 @@ impl Prometheus {
         !self.get("query_range", &body).is_empty()
     }
 
+    /// Status and body of a form.
+    pub fn post(&self, path: &str, body: &str) -> (u16, serde_json::Value) {
+        post(&self.url, path, body)
+    }
+
     fn get(&self, path: &str, body: &str) -> Vec<serde_json::Value> {
         let client = crate::daemon::http_client().build().unwrap();
         let request = client.post(format!("{}/{path}", self.url)).body(body.to_owned());
@@ -136,7 +141,16 @@ impl Prometheus {
     }
 }
 
-fn percent_encoded(text: &str) -> String {
+/// Sends a form to an API of that kind; status and body of the response.
+pub fn post(url: &str, path: &str, body: &str) -> (u16, serde_json::Value) {
+    let client = crate::daemon::http_client().build().unwrap();
+    let request = client.post(format!("{url}/{path}")).body(body.to_owned());
+    let request = request.header("content-type", "application/x-www-form-urlencoded");
+    let response = request.send().unwrap();
+    (response.status().as_u16(), response.json().unwrap())
+}
+
+pub fn percent_encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 

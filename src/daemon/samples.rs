@@ -1,0 +1,98 @@
+//! The thread that keeps samples for queries, and the one that reads older ones from the flight
+//! recorder when a query needs them.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::Builder;
+use std::time::Duration;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+
+use crate::config::settings::Settings;
+use crate::policy::status::Status;
+use crate::recording::segment_files;
+use crate::replayer::{Excerpt, replay};
+use crate::samples::{History, INTERVAL, KEPT, KEPT_BYTES, Live, Past, TargetLabels};
+
+/// How often the thread checks for the first sample.
+const FIRST: Duration = Duration::from_millis(100);
+
+/// The lowest weight: the flight recorder is read while others serve.
+const NICE: i32 = 19;
+
+/// The name of the job in the documented scrape configuration.
+const JOB: &str = "umawarden";
+
+/// Starts the thread that keeps samples.
+pub(super) fn start(
+    settings: &Settings,
+    status: &Arc<ArcSwap<Status>>,
+    listeners: &[TcpListener],
+) -> anyhow::Result<Arc<Live>> {
+    let recording = settings.storage.path.join("recording");
+    let past = match settings.recording.size_bytes {
+        0 => Past::Unavailable("the flight recorder is off (recording.size)".to_owned()),
+        _ => Past::Unread,
+    };
+    let live = Arc::new(Live::new(target_labels(listeners), past));
+    let (kept, status) = (Arc::clone(&live), Arc::clone(status));
+    Builder::new()
+        .name("samples".to_owned())
+        .spawn(move || keep(&kept, &status, &recording))
+        .context("cannot start the thread that keeps samples for queries")?;
+    Ok(live)
+}
+
+/// Those that a Prometheus would give to this node.
+fn target_labels(listeners: &[TcpListener]) -> TargetLabels {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let port = listeners.iter().find_map(|listener| listener.local_addr().ok());
+    let instance = match port.as_ref().map(SocketAddr::port) {
+        Some(port) => format!("{host}:{port}"),
+        None => host,
+    };
+    TargetLabels::new(&[("instance", &instance), ("job", JOB)])
+}
+
+fn keep(live: &Arc<Live>, status: &ArcSwap<Status>, recording: &Path) {
+    loop {
+        live.take(&status.load());
+        let next = if live.oldest_ms().is_some() { INTERVAL } else { FIRST };
+        if live.wait(next) {
+            let (live, folder) = (Arc::clone(live), recording.to_owned());
+            let other = Arc::clone(&live);
+            let read = Builder::new().name("samples-past".to_owned());
+            if let Err(error) = read.spawn(move || read_past(&live, &folder)) {
+                let why = format!("no thread can be started to read them: {error}");
+                other.put_past(empty(), Some(why));
+            }
+        }
+    }
+}
+
+fn empty() -> History {
+    History::new(INTERVAL, KEPT, KEPT_BYTES)
+}
+
+fn read_past(live: &Live, folder: &Path) {
+    if let Err(error) = rustix::process::nice(NICE) {
+        tracing::debug!(%error, "nice");
+    }
+    let mut history = empty();
+    let until = live.oldest_ms().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    let files: Vec<PathBuf> = segment_files(folder);
+    let from = until.and_then(|until| until.checked_sub(KEPT).ok());
+    let excerpt = Excerpt { from, until, interval: INTERVAL };
+    let remarks = replay(&files, &excerpt, &mut |status| {
+        history.push(status.at.utc.as_millisecond(), &status.series, &status.values);
+        true
+    });
+    for remark in &remarks {
+        tracing::info!("samples of the past are incomplete: {remark}");
+    }
+    let failure = remarks.first().filter(|_| history.oldest_ms().is_none());
+    live.put_past(history, failure.cloned());
+}

@@ -1,0 +1,178 @@
+//! Evaluates an expression at one instant, or at the steps of a range.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use promql_rules::store::SeriesStore;
+use promql_rules::{EvalTime, Evaluated, Expr, Labels, Sample, Value};
+
+use super::MAX_POINTS;
+
+/// When an expression is evaluated; in milliseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Once.
+    At(i64),
+    /// At each step.
+    Range {
+        /// The first instant.
+        start_ms: i64,
+        /// No instant is after it.
+        end_ms: i64,
+        /// Above 0.
+        step_ms: i64,
+    },
+}
+
+/// The result of a query.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// A number at an instant.
+    Scalar(i64, f64),
+    /// An instant vector.
+    Vector(i64, Vec<Sample>),
+    /// Series over a range, sorted by their labels.
+    Matrix(Vec<Series>),
+}
+
+/// A series of a result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// The metric's name, unless an operation has dropped it.
+    pub name: Option<Arc<str>>,
+    /// The other labels.
+    pub labels: Labels,
+    /// When and values.
+    pub points: Vec<(i64, f64)>,
+}
+
+/// Why a query has no result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// A parameter cannot be used.
+    #[error("{0}")]
+    BadData(String),
+    /// The evaluation failed, or passed a bound.
+    #[error("{0}")]
+    Execution(String),
+    /// It took too long.
+    #[error("{0}")]
+    Timeout(String),
+    /// There are no samples yet.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl Failure {
+    /// `errorType` of Prometheus' API.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::BadData(_) => "bad_data",
+            Self::Execution(_) => "execution",
+            Self::Timeout(_) => "timeout",
+            Self::Unavailable(_) => "unavailable",
+        }
+    }
+}
+
+impl When {
+    /// The first instant.
+    pub fn first_ms(self) -> i64 {
+        match self {
+            Self::At(at_ms) | Self::Range { start_ms: at_ms, .. } => at_ms,
+        }
+    }
+
+    /// The last instant.
+    pub fn last_ms(self) -> i64 {
+        match self {
+            Self::At(at_ms) | Self::Range { end_ms: at_ms, .. } => at_ms,
+        }
+    }
+}
+
+/// Evaluates an expression. It ends early once `is_canceled`.
+///
+/// # Errors
+/// An error of the data, a bound on the result, or it was canceled.
+pub fn evaluate(
+    expr: &Expr,
+    store: &SeriesStore,
+    when: When,
+    is_canceled: &AtomicBool,
+) -> Result<Found, Failure> {
+    let (start_ms, end_ms, step_ms) = match when {
+        When::At(at_ms) => {
+            return Ok(match value_at(expr, store, at_ms)? {
+                Value::Scalar(value) => Found::Scalar(at_ms, value),
+                Value::Vector(samples) => Found::Vector(at_ms, samples),
+            });
+        }
+        When::Range { start_ms, end_ms, step_ms } => (start_ms, end_ms, step_ms.max(1)),
+    };
+    let mut matrix = Matrix::default();
+    let mut at_ms = start_ms;
+    while at_ms <= end_ms {
+        if is_canceled.load(Ordering::Relaxed) {
+            let text = "the query was ended before it was done: choose a shorter range or a \
+                        longer step";
+            return Err(Failure::Timeout(text.to_owned()));
+        }
+        matrix.add(at_ms, value_at(expr, store, at_ms)?)?;
+        let Some(next_ms) = at_ms.checked_add(step_ms) else { break };
+        at_ms = next_ms;
+    }
+    Ok(Found::Matrix(matrix.sorted()))
+}
+
+fn value_at(expr: &Expr, store: &SeriesStore, at_ms: i64) -> Result<Value, Failure> {
+    let at = EvalTime { timeline_ms: at_ms, utc_ms: at_ms };
+    match expr.evaluate(store, at).map_err(Failure::Execution)? {
+        Evaluated::Known(value) => Ok(value),
+        // Only bounds make it unknown: there are no failed readings in the store.
+        Evaluated::Unknown(why) => Err(Failure::Execution(why.join("; "))),
+    }
+}
+
+/// Series of a range so far.
+#[derive(Default)]
+struct Matrix {
+    series: Vec<Series>,
+    positions: HashMap<(Option<Arc<str>>, Labels), usize>,
+    points: usize,
+}
+
+impl Matrix {
+    fn add(&mut self, at_ms: i64, value: Value) -> Result<(), Failure> {
+        let samples = match value {
+            Value::Vector(samples) => samples,
+            Value::Scalar(value) => vec![Sample { name: None, labels: Labels::from([]), value }],
+        };
+        self.points += samples.len();
+        if self.points > MAX_POINTS {
+            return Err(Failure::Execution(format!(
+                "the result has more than {MAX_POINTS} points: choose a longer step, a shorter \
+                 range, or fewer series"
+            )));
+        }
+        for Sample { name, labels, value } in samples {
+            let next = self.series.len();
+            let known = self.positions.entry((name.clone(), Arc::clone(&labels)));
+            let position = *known.or_insert(next);
+            if position == next {
+                self.series.push(Series { name, labels, points: Vec::new() });
+            }
+            if let Some(series) = self.series.get_mut(position) {
+                series.points.push((at_ms, value));
+            }
+        }
+        Ok(())
+    }
+
+    fn sorted(self) -> Vec<Series> {
+        let mut series = self.series;
+        series.sort_by(|one, other| (&one.name, &one.labels).cmp(&(&other.name, &other.labels)));
+        series
+    }
+}

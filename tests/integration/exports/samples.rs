@@ -1,0 +1,98 @@
+//! Queries over HTTP, as Prometheus and Grafana send them.
+
+use serde_json::{Value, json};
+
+use super::server::{Server, order_request, parse, start};
+
+/// The time of the made-up status.
+fn data(server: &Server, target: &str) -> Value {
+    let response = server.get(target);
+    assert_eq!(response.status, 200, "{target}: {}", response.text());
+    let body = response.json();
+    assert_eq!(body["status"], "success", "{target}: {body}");
+    body["data"].clone()
+}
+
+fn form(server: &Server, target: &str, form: &str) -> super::server::Response {
+    let request = String::from_utf8(order_request("POST", target, form)).unwrap();
+    let kind = "Content-Type: application/x-www-form-urlencoded\r\nContent-Length:";
+    parse(&server.raw(request.replacen("Content-Length:", kind, 1).as_bytes()))
+}
+
+#[test]
+fn a_query_is_sent_in_the_address_or_as_a_form() {
+    let server = start();
+    let now = data(&server, "/api/v1/query?query=uma_memory_free_bytes");
+    assert_eq!(now["resultType"], "vector");
+    assert_eq!(now["result"][0]["metric"], json!({ "__name__": "uma_memory_free_bytes" }));
+    assert_eq!(now["result"][0]["value"][1], "4096");
+    let at = now["result"][0]["value"][0].as_i64().unwrap();
+    let query = "query=uma_memory_free_bytes%20%2F%202";
+    let posted = form(&server, "/api/v1/query", query).json();
+    assert_eq!(posted["data"]["result"][0]["value"], json!([at, "2048"]));
+    // As `curl -d` sends it.
+    let raw = "query=uma_memory_free_bytes{a!=\"b\"} > 1 # a remark";
+    assert_eq!(form(&server, "/api/v1/query", raw).json()["data"]["result"], now["result"]);
+    // What the form has wins, as in Go.
+    let both = form(&server, "/api/v1/query?query=1", "query=2").json();
+    assert_eq!(both["data"], json!({ "resultType": "scalar", "result": [at, "2"] }));
+    let range = format!("query=uma_memory_free_bytes+%2B+1&start={at}&end={}&step=1s", at + 2);
+    let posted = form(&server, "/api/v1/query_range", &range).json();
+    assert_eq!(posted["data"]["resultType"], "matrix");
+    let values = json!([[at, "4097"], [at + 1, "4097"], [at + 2, "4097"]]);
+    assert_eq!(posted["data"]["result"][0]["values"], values);
+    server.end();
+}
+
+/// `CheckHealth` of Grafana's data source (pkg/promlib/healthcheck.go) and what its editor and
+/// variables request (packages/grafana-prometheus/src/resource_clients.ts).
+#[test]
+fn grafana_gets_what_its_data_source_requests() {
+    let server = start();
+    let health = form(&server, "/api/v1/query", "query=1%2B1&time=4").json();
+    assert_eq!(health["data"], json!({ "resultType": "scalar", "result": [4, "2"] }));
+    let build = data(&server, "/api/v1/status/buildinfo");
+    assert_eq!(build["version"], env!("CARGO_PKG_VERSION"));
+    let names = data(&server, "/api/v1/label/__name__/values?start=0&limit=40000");
+    assert!(names.as_array().unwrap().contains(&json!("uma_memory_free_bytes")), "{names}");
+    let all = form(&server, "/api/v1/series", "match%5B%5D=%7B__name__%21%3D%22%22%7D&limit=40000");
+    assert!(all.json()["data"].as_array().unwrap().len() > 1);
+    let labels = form(&server, "/api/v1/labels", "").json();
+    assert!(labels["data"].as_array().unwrap().contains(&json!("__name__")), "{labels}");
+    let kind = &data(&server, "/api/v1/metadata?metric=uma_memory_free_bytes")["uma_memory_free_bytes"]
+        [0]["type"];
+    assert_eq!(kind, "gauge");
+    let values = data(&server, "/api/v1/label/text/values?match[]=made_up");
+    assert_eq!(values.as_array().unwrap().len(), 1, "{values}");
+    server.end();
+}
+
+#[test]
+fn errors_have_the_status_and_type_of_prometheus() {
+    let server = start();
+    for (target, status, kind, text) in [
+        ("/api/v1/query", 400, "bad_data", "invalid parameter \"query\": 1:1: parse error: no "),
+        ("/api/v1/query?query=a%5B5m:1m%5D", 400, "bad_data", "subqueries are not supported"),
+        ("/api/v1/query?query=a&time=x", 400, "bad_data", "cannot parse \"x\""),
+        ("/api/v1/query?query=%ff", 400, "bad_data", ""),
+        ("/api/v1/query_range?query=a", 400, "bad_data", "invalid parameter \"start\""),
+        ("/api/v1/series", 400, "bad_data", "no match[] parameter provided"),
+        ("/api/v1/labels?match[]=%7B%7D", 400, "bad_data", "at least one non-empty matcher"),
+    ] {
+        let response = server.get(target);
+        let body = response.json();
+        assert_eq!(
+            (response.status, &body["errorType"]),
+            (status, &json!(kind)),
+            "{target}: {body}"
+        );
+        assert!(body["error"].as_str().unwrap().contains(text), "{target}: {body}");
+    }
+    let doubled = "query=uma_memory_free_bytes%2Bon()(made_up%20or%20uma_memory_free_bytes)";
+    let response = server.get(&format!("/api/v1/query?{doubled}"));
+    assert_eq!((response.status, &response.json()["errorType"]), (422, &json!("execution")));
+    let long = format!("query={}", "a".repeat(17 * 1024));
+    assert_eq!(form(&server, "/api/v1/query", &long).status, 413);
+    assert_eq!(server.order("DELETE", "/api/v1/query", "").status, 405);
+    server.end();
+}
