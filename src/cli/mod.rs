@@ -28,6 +28,7 @@ mod output;
 pub mod pause;
 pub mod print;
 pub mod promote;
+pub mod query;
 pub mod reboot;
 mod replace;
 pub mod replay;
@@ -132,6 +133,8 @@ pub enum Command {
     Print(print::PrintArguments),
     /// Show which rules can be enforced, by what they would have done, and write that if requested.
     Promote(Box<promote::PromoteArguments>),
+    /// Query samples of this node in PromQL: a table, or a plot over time.
+    Query(Box<query::QueryArguments>),
     /// Compare the kernel's settings with a profile for this node, and apply it if requested.
     Tune(tune::TuneArguments),
     /// Query the NVIDIA driver for `umawarden run`, which starts it.
@@ -210,6 +213,7 @@ impl Arguments {
             Command::Replay(arguments) => replay::execute(&arguments),
             Command::Print(arguments) => print::execute(&arguments),
             Command::Promote(arguments) => promote::execute(&arguments),
+            Command::Query(arguments) => query::execute(&arguments),
             Command::Tune(arguments) => tune::execute(&arguments),
             Command::NvmlChild(arguments) => nvml_child::execute(&arguments),
         }

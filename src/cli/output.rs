@@ -18,6 +18,9 @@ use super::Exit;
 /// Whether the reader of standard output has closed its end.
 static READER_GONE: AtomicBool = AtomicBool::new(false);
 
+/// Columns of a terminal that does not report them.
+const COLUMNS: usize = 80;
+
 /// The first failure to write to standard output, except a closed reader.
 static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
 
@@ -65,6 +68,16 @@ pub(crate) fn is_terminal() -> bool {
 /// Whether standard error is a terminal.
 pub(crate) fn is_error_terminal() -> bool {
     io::stderr().is_terminal()
+}
+
+/// The columns of the terminal at standard output; `None` if it is no terminal.
+pub(crate) fn width() -> Option<usize> {
+    is_terminal().then(|| columns(io::stdout().as_fd()))
+}
+
+fn columns(of: BorrowedFd<'_>) -> usize {
+    let size = rustix::termios::tcgetwinsize(of).map(|size| size.ws_col);
+    size.ok().filter(|columns| *columns > 0).map_or(COLUMNS, usize::from)
 }
 
 /// Whether a write has shown that the reader has closed its end.

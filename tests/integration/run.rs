@@ -18,6 +18,7 @@ mod operator;
 mod otlp;
 mod priority;
 mod promote;
+mod query;
 mod reload;
 mod restarts;
 mod sampling;

@@ -89,17 +89,35 @@ impl Client {
         target: &str,
         body: Option<&Value>,
     ) -> Result<Reply, ClientError> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        self.send(method, target, "application/json", body)
+    }
+
+    /// The same with an encoded form.
+    ///
+    /// # Errors
+    /// The failure of a request, with the remedy.
+    pub(crate) fn post_form(&self, target: &str, form: &str) -> Result<Reply, ClientError> {
+        self.send("POST", target, "application/x-www-form-urlencoded", form.to_owned())
+    }
+
+    fn send(
+        &self,
+        method: &str,
+        target: &str,
+        content_type: &'static str,
+        body: String,
+    ) -> Result<Reply, ClientError> {
         let failed =
             |error: &dyn std::fmt::Display| ClientError::Failed(self.path(), error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| failed(&error))?;
-        let body = body.map(Value::to_string).unwrap_or_default();
         let method = Method::from_bytes(method.as_bytes()).map_err(|error| failed(&error))?;
         let request = http::request(method, &format!("http://umawarden{target}"))
             .and_then(|request| {
-                let request = request.header(CONTENT_TYPE, "application/json");
+                let request = request.header(CONTENT_TYPE, content_type);
                 Ok(request.body(Bytes::from(body))?)
             })
             .map_err(|error| failed(&error))?;

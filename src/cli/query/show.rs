@@ -1,0 +1,246 @@
+//! Prints the result of a query.
+
+use std::fmt::Write as _;
+
+use anyhow::Context;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{Times, plot};
+use crate::cli::history::printable;
+use crate::cli::output;
+use crate::model::measured_bytes_text;
+
+/// Columns where no terminal limits them.
+const COLUMNS: usize = 80;
+
+/// The most columns of a plot.
+const WIDEST: usize = 200;
+
+/// The most series that are printed for people.
+const MOST_SERIES: usize = 100;
+
+/// What text is printed on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Canvas {
+    pub(super) columns: usize,
+    pub(super) is_utf8: bool,
+}
+
+impl Canvas {
+    /// Standard output.
+    pub(super) fn of_output() -> Self {
+        let columns = output::width().unwrap_or(COLUMNS).clamp(20, WIDEST);
+        Self { columns, is_utf8: is_utf8() }
+    }
+}
+
+/// Whether this user's terminal shows more than ASCII, by the locale.
+fn is_utf8() -> bool {
+    let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
+    let locale = locale.to_ascii_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
+/// A result.
+#[derive(Debug)]
+pub(super) struct Shown {
+    series: Vec<Series>,
+    is_range: bool,
+}
+
+#[derive(Debug)]
+struct Series {
+    /// As the API has it.
+    json: Value,
+    /// As PromQL writes it; empty for a number.
+    name: String,
+    is_bytes: bool,
+    /// Seconds since 1970, and values.
+    points: Vec<(f64, f64)>,
+}
+
+impl Shown {
+    /// Reads the `data` of a response.
+    ///
+    /// # Errors
+    /// It is no result of a query.
+    pub(super) fn of(data: &Value) -> anyhow::Result<Self> {
+        let unreadable = || "the response is no result of a query";
+        let result = &data["result"];
+        let kind = data["resultType"].as_str().with_context(unreadable)?;
+        let series = match kind {
+            "scalar" => {
+                let json = serde_json::json!({ "value": result });
+                vec![Series::of(json).with_context(unreadable)?]
+            }
+            _ => {
+                let all = result.as_array().with_context(unreadable)?.iter();
+                all.map(|one| Series::of(one.clone()).with_context(unreadable))
+                    .collect::<Result<_, _>>()?
+            }
+        };
+        Ok(Self { series, is_range: kind == "matrix" })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.series.is_empty()
+    }
+
+    /// One object a series.
+    pub(super) fn json_lines(&self) -> impl Iterator<Item = &Value> {
+        self.series.iter().map(|series| &series.json)
+    }
+
+    /// The text for people, without the last newline.
+    pub(super) fn text(&self, canvas: Canvas, times: Times) -> String {
+        let shown = self.series.get(..MOST_SERIES).unwrap_or(&self.series);
+        let mut out = match (shown, times.since.filter(|_| self.is_range)) {
+            ([], _) => "nothing: no series has a value that the expression selects".to_owned(),
+            ([only], Some(since)) => only.plot(canvas, since, times),
+            (many, Some(since)) => {
+                let lines = many.iter().map(|series| series.line(canvas, since, times));
+                lines.collect::<Vec<_>>().join("\n")
+            }
+            (many, None) => table(many),
+        };
+        let left = self.series.len() - shown.len();
+        if left > 0 {
+            // Writing to a string does not fail.
+            let _ = write!(out, "\nand {left} more series (--json has all)");
+        }
+        out
+    }
+}
+
+fn table(series: &[Series]) -> String {
+    let values: Vec<String> = series.iter().map(|one| one.value_text(one.last())).collect();
+    let width = values.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+    let lines = values.iter().zip(series).map(|(value, series)| {
+        let line = format!("{value:>width$}  {}", printable(&series.name));
+        line.trim_end().to_owned()
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+impl Series {
+    fn of(json: Value) -> Option<Self> {
+        let metric = json["metric"].as_object();
+        let label = |name: &str| metric.and_then(|metric| metric.get(name)?.as_str());
+        let mut name = label("__name__").unwrap_or_default().to_owned();
+        let is_bytes = name.ends_with("_bytes");
+        let labels = metric.into_iter().flatten().filter(|(label, _)| *label != "__name__");
+        let labels: Vec<String> = labels.map(|(name, value)| format!("{name}={value}")).collect();
+        if !labels.is_empty() || metric.is_some() && name.is_empty() {
+            let _ = write!(name, "{{{}}}", labels.join(","));
+        }
+        let points = match (json.get("value"), json.get("values")) {
+            (Some(one), None) => vec![point(one)?],
+            (None, Some(many)) => many.as_array()?.iter().map(point).collect::<Option<_>>()?,
+            _ => return None,
+        };
+        Some(Self { json, name, is_bytes, points })
+    }
+
+    fn last(&self) -> f64 {
+        self.points.last().map_or(f64::NAN, |(_, value)| *value)
+    }
+
+    fn value_text(&self, value: f64) -> String {
+        match self.is_bytes && value.is_finite() {
+            true => measured_bytes_text(value),
+            false if value == f64::INFINITY => "+Inf".to_owned(),
+            false if value == f64::NEG_INFINITY => "-Inf".to_owned(),
+            false => value.to_string(),
+        }
+    }
+
+    /// For a plot: without digits that nobody can see.
+    fn short_text(&self, value: f64) -> String {
+        match value.abs() {
+            _ if self.is_bytes || !value.is_finite() => self.value_text(value),
+            0.001..1e9 => {
+                let digits = if value.abs() >= 1000.0 { 0 } else { 3 };
+                let text = format!("{value:.digits$}");
+                match text.contains('.') {
+                    true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+                    false => text,
+                }
+            }
+            0.0 => "0".to_owned(),
+            _ => format!("{value:.3e}"),
+        }
+    }
+
+    fn bounds(&self) -> (f64, f64) {
+        plot::bounds(self.points.iter().map(|(_, value)| *value)).unwrap_or((0.0, 0.0))
+    }
+
+    fn columns(&self, since: Timestamp, times: Times, count: usize) -> Vec<Option<f64>> {
+        let (start, end) = (seconds(since), seconds(times.until));
+        plot::columns(&self.points, (start, end), times.step.as_secs_f64(), count)
+    }
+
+    /// Its name, and a line below it.
+    fn line(&self, canvas: Canvas, since: Timestamp, times: Times) -> String {
+        let (least, greatest) = self.bounds();
+        let [low, high, last] = [least, greatest, self.last()].map(|value| self.short_text(value));
+        let text = format!("{low} to {high}, last {last}");
+        let range = seconds(times.until) - seconds(since);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a number of steps, which saturates"
+        )]
+        let steps = (range / times.step.as_secs_f64()) as usize + 1;
+        let left = canvas.columns.saturating_sub(text.chars().count() + 4).max(10);
+        let values = self.columns(since, times, steps.min(left));
+        let line = plot::line(&values, (least, greatest), canvas.is_utf8);
+        format!("{}\n  {line}  {text}", printable(&self.name))
+    }
+
+    /// Its name, a plot with values at the left, and times below.
+    fn plot(&self, canvas: Canvas, since: Timestamp, times: Times) -> String {
+        let (least, greatest) = self.bounds();
+        let middle = least / 2.0 + greatest / 2.0;
+        let labels = [greatest, middle, least].map(|value| self.short_text(value));
+        let margin = labels.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+        let width = canvas.columns.saturating_sub(margin + 4).max(10);
+        let dots = if canvas.is_utf8 { 2 } else { 1 };
+        let values = self.columns(since, times, width * dots);
+        let lines = plot::lines(&values, (least, greatest), canvas.is_utf8);
+        let [top, center, bottom] = labels;
+        let last = self.value_text(self.last());
+        let mut out = format!("{}, last {last}", printable(&self.name));
+        let edge = if canvas.is_utf8 { '│' } else { '|' };
+        for (row, line) in lines.iter().enumerate() {
+            let label = match row {
+                0 => &top,
+                row if row + 1 == lines.len() => &bottom,
+                row if row == lines.len() / 2 && least < greatest => &center,
+                _ => "",
+            };
+            let _ = write!(out, "\n{label:>margin$} {edge}{}", line.trim_end());
+        }
+        let [from, to] = [since, times.until].map(|at| format!("{at:.0}"));
+        let gap = width.saturating_sub(from.len() + to.len());
+        let _ = write!(out, "\n{:>margin$}  {from}{:>gap$}{to}", "", "");
+        out
+    }
+}
+
+fn seconds(at: Timestamp) -> f64 {
+    at.as_millisecond() as f64 / 1000.0
+}
+
+/// `[1435781430.781,"1"]`.
+fn point(json: &Value) -> Option<(f64, f64)> {
+    let text = json.get(1)?.as_str()?;
+    let value = match text {
+        "+Inf" => f64::INFINITY,
+        "-Inf" => f64::NEG_INFINITY,
+        text => text.parse().ok()?,
+    };
+    Some((json.get(0)?.as_f64()?, value))
+}
