@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 
 use crate::config::settings::Settings;
+use crate::model::Source;
 use crate::policy::status::Status;
 use crate::recording::segment_files;
 use crate::replayer::{Excerpt, replay};
@@ -59,7 +60,12 @@ fn target_labels(listeners: &[TcpListener]) -> TargetLabels {
 
 fn keep(live: &Arc<Live>, status: &ArcSwap<Status>, recording: &Path) {
     loop {
-        live.take(&status.load());
+        let now = status.load_full();
+        // Without memory a frame would be a hole.
+        if now.sources.iter().any(|source| source.source == Source::Meminfo) {
+            live.take(&now);
+        }
+        drop(now);
         let next = if live.oldest_ms().is_some() { INTERVAL } else { FIRST };
         if live.wait(next) {
             let (live, folder) = (Arc::clone(live), recording.to_owned());

@@ -8,12 +8,17 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Replayer;
 use crate::files::open_regular;
+use crate::model::Moment;
 use crate::policy::status::Status;
 use crate::recording::{Begin, Entry, SegmentReader};
 
 /// A replay begins so long before the requested time: sources are read every ten seconds at most,
 /// and the policy knows their series then.
 const WARM_UP: SignedDuration = SignedDuration::from_secs(60);
+
+/// At the start of a process sources appear one after the other, and states are visited more often.
+const STARTS: Duration = Duration::from_secs(10);
+const WHILE_STARTING: Duration = Duration::from_secs(1);
 
 /// The most remarks about one recording.
 const MOST_REMARKS: usize = 20;
@@ -30,7 +35,8 @@ pub struct Excerpt {
 }
 
 /// Replays segments, which are in the order of their times, and visits the state of the node at
-/// most once in each interval, until `visit` returns false. Damaged and missing parts are skipped.
+/// most once in each interval, or each second at the start of a process, until `visit` returns
+/// false. Damaged and missing parts are skipped.
 /// Returns a remark on each.
 pub fn replay(
     files: &[PathBuf],
@@ -52,6 +58,7 @@ pub fn replay(
         replayer: Replayer::under_recorded_rules(),
         excerpt,
         status: None,
+        started: Duration::ZERO,
         last: None,
         visit,
     };
@@ -83,6 +90,8 @@ struct Replay<'r> {
     replayer: Replayer,
     excerpt: &'r Excerpt,
     status: Option<Status>,
+    /// When the process started.
+    started: Duration,
     /// The time of the last visit.
     last: Option<Timestamp>,
     visit: &'r mut dyn FnMut(&Status) -> bool,
@@ -98,11 +107,12 @@ impl Replay<'_> {
                 return Ok(false);
             }
             self.replayer.take(&entry)?;
-            if matches!(entry, Entry::Begin(_)) {
+            if let Entry::Begin(begin) = &entry {
+                self.started = begin.started.uptime;
                 self.status = None;
             }
             if let Entry::Step(step) = &entry
-                && self.is_due(step.at.utc)
+                && self.is_due(step.at)
             {
                 self.last = Some(step.at.utc);
                 self.replayer.draw(step.at, &mut self.status);
@@ -117,10 +127,13 @@ impl Replay<'_> {
         }
     }
 
-    fn is_due(&self, at: Timestamp) -> bool {
-        let is_within = self.excerpt.from.is_none_or(|from| at >= from);
-        let interval = SignedDuration::try_from(self.excerpt.interval).unwrap_or_default();
-        let since = self.last.map(|last| at.duration_since(last));
+    fn is_due(&self, at: Moment) -> bool {
+        let is_within = self.excerpt.from.is_none_or(|from| at.utc >= from);
+        let is_starting = at.uptime.saturating_sub(self.started) < STARTS;
+        let interval = self.excerpt.interval;
+        let interval = if is_starting { interval.min(WHILE_STARTING) } else { interval };
+        let interval = SignedDuration::try_from(interval).unwrap_or_default();
+        let since = self.last.map(|last| at.utc.duration_since(last));
         // A clock that was set back begins anew.
         is_within && since.is_none_or(|since| since >= interval || since.is_negative())
     }

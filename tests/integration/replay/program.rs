@@ -5,8 +5,11 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use umawarden::recording::{Ring, segment_files};
+use umawarden::replayer::{Excerpt, replay as states};
 
 use super::{RULES, begin, falling_memory, file, lived};
 use crate::daemon::{Daemon, binary, history, of_kind};
@@ -47,6 +50,58 @@ fn a_recording_of_many_segments_is_compared_from_the_process_start() {
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("warm-up") && text.contains("Not compared"), "{text}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("nothing could be compared"));
+}
+
+/// The times of the visited states, and the remarks.
+fn visited(files: &[PathBuf], excerpt: Excerpt) -> (Vec<Timestamp>, Vec<String>) {
+    let mut times = Vec::new();
+    let remarks = states(files, &excerpt, &mut |status| {
+        times.push(status.at.utc);
+        true
+    });
+    (times, remarks)
+}
+
+#[test]
+fn states_over_time_are_of_the_requested_times_and_skip_what_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let (entries, _) = lived(falling_memory(3000));
+    let mut ring = Ring::new(folder.path(), 1 << 19, begin());
+    for (number, entry) in entries.iter().enumerate() {
+        ring.take(entry).unwrap();
+        if number.is_multiple_of(7) {
+            ring.flush().unwrap();
+        }
+    }
+    ring.flush().unwrap();
+    let files = segment_files(folder.path());
+    assert!(files.len() > 2, "{files:?}");
+    let interval = Duration::from_secs(5);
+    let (all, remarks) = visited(&files, Excerpt { from: None, until: None, interval });
+    assert_eq!(remarks, Vec::<String>::new());
+    let gaps = all.windows(2).map(|pair| pair[1].duration_since(pair[0]));
+    assert!(gaps.skip(10).all(|gap| gap >= SignedDuration::from_secs(5)), "{all:?}");
+    let (begin, end) = (all[0], all[all.len() - 1]);
+    let middle = begin + end.duration_since(begin) / 2;
+    let (part, _) = visited(&files, Excerpt { from: Some(middle), until: None, interval });
+    assert!(part[0] >= middle && *part.last().unwrap() >= end - SignedDuration::from_secs(5));
+    let (part, _) = visited(&files, Excerpt { from: None, until: Some(middle), interval });
+    assert!(part[0] == begin && *part.last().unwrap() <= middle);
+    let mut count = 0;
+    let excerpt = Excerpt { from: None, until: None, interval };
+    states(&files, &excerpt, &mut |_| {
+        count += 1;
+        count < 3
+    });
+    assert_eq!(count, 3, "it ends when nothing more is wanted");
+    let damaged = &files[1];
+    let bytes = fs::read(damaged).unwrap();
+    fs::write(damaged, &bytes[..bytes.len() / 2]).unwrap();
+    fs::write(&files[2], "no recording").unwrap();
+    let (left, remarks) = visited(&files, excerpt);
+    assert!(!left.is_empty() && left.len() < all.len(), "{} of {}", left.len(), all.len());
+    assert_eq!(remarks.len(), 2, "{remarks:?}");
+    assert!(remarks.iter().any(|remark| remark.contains("cut at byte")), "{remarks:?}");
 }
 
 #[test]

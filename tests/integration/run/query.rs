@@ -42,11 +42,14 @@ fn values_of_a_daemon_are_printed_as_a_table_and_over_time() {
         "121.0 GiB  uma_memory_total_bytes{of=\"all\"}\n  4.0 GiB  uma_memory_free_bytes\n";
     assert_eq!((code, &*table), (Some(0), expected));
     let begin = sampled(&daemon);
+    let waits = |seconds: i64| {
+        daemon.wait_until("sampled for some time", |daemon| {
+            sampled(daemon).duration_since(begin) > SignedDuration::from_secs(seconds)
+        });
+    };
+    waits(1);
     node.set_meminfo("MemFree", 8_388_608);
-    daemon.wait_until("two samples of the thread", |daemon| {
-        let ago = sampled(daemon).duration_since(begin);
-        ago > SignedDuration::from_secs(6)
-    });
+    waits(7);
     let (code, plot, _) = query(&node, &["uma_memory_free_bytes", "--since=1m"]);
     assert_eq!(code, Some(0), "{plot}");
     assert!(plot.is_ascii() && plot.starts_with("uma_memory_free_bytes, last 8.0 GiB\n"), "{plot}");
