@@ -42,7 +42,7 @@ pub use reader::{
 };
 pub use reboots::{BootLasted, RebootRow, past_reboots};
 pub use retention::Retention;
-pub use timeline::{TimelineItem, TimelineQuery};
+pub use timeline::{JournalEnd, TimelineItem, TimelineQuery};
 
 use entry::Record;
 use queue::{Question, Queue};
@@ -103,6 +103,9 @@ pub struct Journal {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// Why it is down before it was opened.
+const OPENING: &str = "it is being opened";
+
 /// State of the journal, readable without the writer.
 #[derive(Debug)]
 struct Health {
@@ -118,7 +121,7 @@ impl Journal {
     /// cannot be opened is down, with the reason in [`Self::readings`], and is retried.
     pub fn open(dir: &Path, retention: Retention) -> Self {
         let queue = Arc::new(Queue::default());
-        let health = Arc::new(Health::new("it is being opened"));
+        let health = Arc::new(Health::new(OPENING));
         let writer =
             Writer::new(dir.to_owned(), retention, Arc::clone(&queue), Arc::clone(&health));
         let (tell_end, ended) = sync_channel(1);

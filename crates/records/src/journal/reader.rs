@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -170,6 +171,8 @@ pub struct StoredDecision {
 pub struct JournalReader {
     pub(super) connection: Connection,
     path: PathBuf,
+    /// Device and inode of the file.
+    identity: Option<(u64, u64)>,
     without_log: bool,
 }
 
@@ -227,13 +230,20 @@ impl JournalReader {
         if is_newer(format, FORMATS) {
             return Err(ReadError::Newer(newer_format(path, format, FORMATS)));
         }
-        Ok(Self { connection, path: path.to_owned(), without_log: false })
+        let identity = path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        Ok(Self { connection, path: path.to_owned(), identity, without_log: false })
     }
 
     /// Whether the newest entries may be missing, since the directory is read-only and the last
     /// writer did not close the journal.
     pub fn may_lack_newest(&self) -> bool {
         self.without_log
+    }
+
+    /// Whether there is another file, or none, at its path.
+    pub fn is_replaced(&self) -> bool {
+        let now = self.path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        now != self.identity
     }
 
     /// Kernel events.

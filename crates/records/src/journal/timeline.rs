@@ -74,9 +74,18 @@ const PARTS: [(&str, &str, &str); 6] = [
     ("note", "id, utc_ms, NULL AS extra, json, NULL AS aim_check", "notes"),
 ];
 
+const OUTCOME: &str = "outcome";
+
 /// Rows that are held at a time. While a pager waits for its reader no row of the database is held,
 /// since that would keep the daemon's log from being cut.
 const CHUNK: usize = 256;
+
+/// How far the journal went once. What is recorded later is beyond it, whatever its time is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JournalEnd {
+    /// Of each part the last id, and of outcomes the last time.
+    last: [i64; PARTS.len()],
+}
 
 /// The position of an entry in the order of time.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +109,7 @@ impl JournalReader {
             None => None,
         };
         while left > 0 {
-            let chunk = self.chunk(query, after, left.min(CHUNK)).map_err(failed)?;
+            let chunk = self.chunk(query, after, None, left.min(CHUNK)).map_err(failed)?;
             after = match chunk.last() {
                 Some((position, _)) => Some(*position),
                 None => break,
@@ -116,13 +125,58 @@ impl JournalReader {
         Ok(())
     }
 
+    /// How far the journal goes now. Outcomes count up to `settled`: a later one may still be
+    /// followed by one of the same time.
+    pub fn end(&self, settled: Timestamp) -> Result<JournalEnd, ReadError> {
+        let mut end = JournalEnd::default();
+        for (last, (kind, _, table)) in end.last.iter_mut().zip(PARTS) {
+            let sql = format!("SELECT COALESCE(MAX({}), 0) FROM {table}", recorded(kind));
+            let read = self.connection.prepare_cached(&sql);
+            let read = read.and_then(|mut select| select.query_row([], |row| row.get(0)));
+            *last = read.map_err(|error| self.failed(error))?;
+            if kind == OUTCOME {
+                *last = (*last).min(settled.as_millisecond());
+            }
+        }
+        Ok(end)
+    }
+
+    /// Calls `each` with what was recorded after `end`, the oldest first, and moves `end` there.
+    /// Returns early if `each` says no.
+    pub fn newer(
+        &self,
+        query: &TimelineQuery,
+        (end, settled): (&mut JournalEnd, Timestamp),
+        mut each: impl FnMut(Timestamp, TimelineItem) -> bool,
+    ) -> Result<(), ReadError> {
+        let until = self.end(settled)?;
+        let after = std::mem::replace(end, until.clone());
+        if after == until {
+            return Ok(());
+        }
+        let mut position = None;
+        loop {
+            let chunk = self.chunk(query, position, Some((&after, &until)), CHUNK);
+            let chunk = chunk.map_err(|error| self.failed(error))?;
+            let Some((last, _)) = chunk.last() else { return Ok(()) };
+            position = Some(*last);
+            for (position, item) in chunk {
+                let time = Timestamp::from_millisecond(position.utc_ms).unwrap_or_default();
+                if !each(time, item) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
     fn chunk(
         &self,
         query: &TimelineQuery,
         after: Option<Position>,
+        between: Option<(&JournalEnd, &JournalEnd)>,
         limit: usize,
     ) -> rusqlite::Result<Vec<(Position, TimelineItem)>> {
-        let Some((sql, mut values)) = query.sql(after) else { return Ok(Vec::new()) };
+        let Some((sql, mut values)) = query.sql(after, between) else { return Ok(Vec::new()) };
         values.push(integer(limit));
         self.connection
             .prepare(&format!("{sql} ORDER BY utc_ms, rank, id LIMIT ?"))?
@@ -136,7 +190,7 @@ impl JournalReader {
         query: &TimelineQuery,
         count: usize,
     ) -> rusqlite::Result<Option<Position>> {
-        let Some((sql, mut values)) = query.sql(None) else { return Ok(None) };
+        let Some((sql, mut values)) = query.sql(None, None) else { return Ok(None) };
         values.push(integer(count));
         self.connection
             .prepare(&format!("{sql} ORDER BY utc_ms DESC, rank DESC, id DESC LIMIT 1 OFFSET ?"))?
@@ -174,13 +228,22 @@ impl TimelineQuery {
     /// Everything that matches beyond that position, unsorted; `None` if nothing can match. Sorting
     /// must be appended to the whole: then SQLite merges the tables' time indices, and reads no
     /// more rows than it returns.
-    fn sql(&self, after: Option<Position>) -> Option<(String, Vec<Value>)> {
+    fn sql(
+        &self,
+        after: Option<Position>,
+        between: Option<(&JournalEnd, &JournalEnd)>,
+    ) -> Option<(String, Vec<Value>)> {
         let mut parts = Vec::new();
         let mut values = Vec::new();
         for (rank, (kind, columns, table)) in PARTS.iter().enumerate() {
             let Some(mut filter) = self.filter(kind) else { continue };
             if let Some(position) = after {
                 position.resume_after(&mut filter, kind, rank);
+            }
+            if let Some((after, until)) = between {
+                let span = [after.last[rank], until.last[rank]].map(Value::Integer);
+                let id = recorded(kind);
+                filter.require(format!("{id} > ? AND {id} <= ?"), span);
             }
             parts.push(format!("SELECT {rank} AS rank, {columns} FROM {table}{}", filter.clause()));
             values.extend(filter.values);
@@ -227,6 +290,13 @@ impl TimelineQuery {
 
 fn time_and_id(part: &str) -> (&'static str, &'static str) {
     if part == "outcome" { ("o.utc_ms", "o.decision") } else { ("utc_ms", "id") }
+}
+
+/// What grows with each row of a part. Outcomes have the number of their decision, which may be an
+/// older one, so that their time counts.
+fn recorded(part: &str) -> &'static str {
+    let (time, id) = time_and_id(part);
+    if part == OUTCOME { time } else { id }
 }
 
 fn item(row: &Row<'_>) -> rusqlite::Result<TimelineItem> {

@@ -11,7 +11,7 @@ use super::entry::Record;
 use super::file::{self, DirectoryLock, Failure};
 use super::queue::{Question, Queue, Queued, Work};
 use super::retention::{self, Retention};
-use super::{Health, JournalError, rows};
+use super::{Health, JournalError, OPENING, rows};
 
 /// First and longest pause between attempts while the journal is down.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -266,7 +266,11 @@ impl Writer {
     fn note_up(&mut self) {
         self.pause = FIRST_PAUSE;
         if !self.health.is_up() {
-            tracing::info!(dir = %self.dir.display(), "the journal is up");
+            let dir = self.dir.display();
+            match &*self.health.reason() {
+                OPENING => tracing::debug!(%dir, "the journal is up"),
+                _ => tracing::info!(%dir, "the journal is up"),
+            }
             self.health.set_up();
         }
     }

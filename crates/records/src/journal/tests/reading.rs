@@ -162,6 +162,48 @@ fn the_timeline_mixes_everything_in_the_order_of_time() {
 }
 
 #[test]
+fn what_is_recorded_later_is_newer_whatever_its_time_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    journal.record(&Entry::Note(note(10)));
+    journal.record(&Entry::Outcome(outcome(20)));
+    settle(&journal);
+    let reader = JournalReader::open(dir.path()).unwrap();
+    let mut end = reader.end(Timestamp::MAX).unwrap();
+    let mut newer = |settled: Timestamp| {
+        let mut kinds = Vec::new();
+        let collect = |time: Timestamp, item| {
+            kinds.push((
+                time.as_second() - 1_700_000_000,
+                match item {
+                    TimelineItem::Note(_) => "note",
+                    TimelineItem::Outcome { .. } => "outcome",
+                    TimelineItem::Decision(_) => "decision",
+                    other => panic!("{other:?}"),
+                },
+            ));
+            true
+        };
+        reader.newer(&TimelineQuery::default(), (&mut end, settled), collect).unwrap();
+        kinds
+    };
+    assert_eq!(newer(Timestamp::MAX), []);
+    journal.record(&Entry::Note(note(5)));
+    journal.record(&Entry::Decision(decision(30)));
+    journal.record(&Entry::Outcome(outcome(30)));
+    settle(&journal);
+    // Another outcome of the same time may follow.
+    assert_eq!(newer(moment(29).utc), [(5, "note"), (30, "decision")]);
+    journal.record(&Entry::Outcome(Outcome { ended: moment(30), ..outcome(29) }));
+    settle(&journal);
+    assert_eq!(newer(moment(31).utc), [(30, "outcome"), (30, "outcome")]);
+    assert_eq!(newer(Timestamp::MAX), []);
+    assert!(!reader.is_replaced());
+    std::fs::remove_file(dir.path().join(FILE_NAME)).unwrap();
+    assert!(reader.is_replaced());
+}
+
+#[test]
 fn a_long_timeline_has_every_entry_once_even_at_one_and_the_same_instant() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
