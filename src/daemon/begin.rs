@@ -22,10 +22,10 @@ use super::priority::{self, Priority};
 use super::recorder::{self, Recorder};
 use super::report::Report;
 use super::sampling::Sampling;
-use super::service::{Loader, summary};
+use super::service::Loader;
 use super::settling::{Settling, settle};
 use super::wake::Wake;
-use super::{Cursor, Daemon, clock, cluster, otlp, preflight, refill};
+use super::{Cursor, Daemon, clock, cluster, first, otlp, preflight, refill};
 use crate::access::AccessControl;
 use crate::actions::{
     ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Executor, Intent, LaneSetup, MemoryExecutor,
@@ -78,7 +78,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     prepare_process(&loaded);
     let settings = loaded.settings.clone();
     let entrance = Entrance::open(&settings)?;
-    let access = Arc::clone(&entrance.access);
+    let (access, addresses) = (Arc::clone(&entrance.access), entrance.addresses());
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
     let started = clock::now();
     let journal = Arc::new(open_journal(&settings));
@@ -101,7 +101,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     shared.rules.store(Arc::new(loaded.rules.clone()));
     let own = (&alerting, &watches.leases);
     let service = start_service(&settings, entrance, (loader, &wake), taker, own, &shared)?;
-    record_start(&loaded, &journal, started);
+    first::record(&loaded, &journal, started);
+    first::report(&loaded, &addresses, &status)?;
     refill::start(&settings.storage.path, &boot_id, started, &shared.memory);
     let otlp = otlp::start(&settings, &boot_id, &status)?;
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
@@ -328,14 +329,6 @@ fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSou
     }
 }
 
-fn record_start(loaded: &Loaded, journal: &Journal, started: Moment) {
-    let text = format!("started: {}", summary(loaded));
-    let storage = loaded.settings.storage.path.display();
-    let (version, revision) = (env!("CARGO_PKG_VERSION"), env!("UMAWARDEN_REVISION"));
-    tracing::info!(version, revision, %storage, "{text}");
-    journal.record(&Entry::Note(Note { at: started, text }));
-}
-
 fn open_journal(settings: &Settings) -> Journal {
     let retention = Retention {
         max_age: settings.storage.retention_time,
@@ -472,7 +465,7 @@ pub(super) fn limits() -> Limits {
 fn prepare_process(loaded: &Loaded) {
     crate::sys::share_freed_memory();
     match descriptors::raise_limit() {
-        Ok(limit) => tracing::info!(%limit, "open_files"),
+        Ok(limit) => tracing::debug!(%limit, "open_files"),
         Err(error) => tracing::warn!(%error, "cannot raise the limit on open files"),
     }
     if let Err(error) = descriptors::keep_reserve() {

@@ -47,6 +47,13 @@ impl Entrance {
         };
         Ok(Self { listeners, access })
     }
+
+    /// Where the page is.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        let scheme = if self.access.handshake().tls.is_some() { "https" } else { "http" };
+        let bound = self.listeners.iter().filter_map(|listener| listener.local_addr().ok());
+        bound.map(|address| format!("{scheme}://{address}/")).collect()
+    }
 }
 
 /// What the loop shares with the HTTP server, beside the status.
@@ -72,11 +79,10 @@ pub(super) fn start_service(
     let (order, orders) = mpsc::channel(ORDERS);
     // One request at a time is sent.
     let (explain, explanations) = mpsc::channel(1);
-    let Entrance { listeners, access } = entrance;
-    let scheme = if access.handshake().tls.is_some() { "https" } else { "http" };
-    for address in listeners.iter().filter_map(|listener| listener.local_addr().ok()) {
-        tracing::info!("listening on {scheme}://{address}/");
+    for address in entrance.addresses() {
+        tracing::debug!("listening on {address}");
     }
+    let Entrance { listeners, access } = entrance;
     let served = Served {
         status: Arc::clone(&taker.status),
         telemetry_path: settings.web.telemetry_path.clone(),

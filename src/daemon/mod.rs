@@ -13,6 +13,7 @@ pub mod clock;
 mod cluster;
 mod entrance;
 mod evicting;
+mod first;
 mod gang_starts;
 mod leases;
 pub mod now;

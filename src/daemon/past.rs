@@ -128,7 +128,7 @@ impl Awaited {
 }
 
 fn observation(past: Past) -> Observation {
-    tracing::info!(acts = past.acts.len(), "past acts restored");
+    tracing::debug!(acts = past.acts.len(), "past acts restored");
     Observation::Past(Box::new(past))
 }
 

@@ -51,10 +51,10 @@ pub(super) fn take() -> Priority {
         )),
     }
     if !got.is_empty() {
-        tracing::info!("oom_protection granted: {}", got.join(", "));
+        tracing::debug!("oom_protection granted: {}", got.join(", "));
     }
     if !refused.is_empty() {
-        tracing::info!("oom_protection refused: {}", refused.join("; "));
+        tracing::debug!("oom_protection refused: {}", refused.join("; "));
     }
     Priority { is_locked: locked.is_ok() }
 }

@@ -1,6 +1,6 @@
 //! Log lines of events, decisions and outcomes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,13 @@ use crate::journal::JournalError;
 use crate::model::{
     AimCheck, AlertChange, AlertState, DeathReport, Decision, DecisionRecord, Event, EventKind,
     Evidence, Grade, HoldReason, MemoryState, Mode, Moment, Observation, OperatorCommand, Outcome,
-    OutcomeResult, ProgramEvent, Reading, ReleaseEnd, Source, seconds_text,
+    OutcomeResult, ProgramEvent, Reading, ReleaseEnd, RuleId, Source, seconds_text,
 };
 use crate::policy::{Doubt, Step, old_by};
+
+/// So long after the start a rule that is unknown may only wait for a first reading, and old events
+/// are read.
+const SETTLES: Duration = Duration::from_secs(5);
 
 /// Writes the log with a rate limit.
 #[derive(Debug, Default)]
@@ -22,6 +26,69 @@ pub(super) struct Report {
     thinning: Thinning,
     /// The logged reason of each source that is down.
     down: BTreeMap<Source, Arc<str>>,
+    start: Start,
+}
+
+/// What the start has brought, which is logged in few lines.
+#[derive(Debug, Default)]
+struct Start {
+    /// The end of this time, once it has begun.
+    ends: Option<Duration>,
+    is_over: bool,
+    /// Rules that are unknown so far.
+    doubts: BTreeMap<RuleId, Doubt>,
+    /// Old events by kind.
+    old: BTreeMap<&'static str, u64>,
+}
+
+impl Start {
+    fn is_going_on(&self) -> bool {
+        !self.is_over
+    }
+
+    /// Logs what is left of it at its end.
+    fn advance(&mut self, now: Duration) {
+        let ends = *self.ends.get_or_insert(now + SETTLES);
+        if self.is_over || now < ends {
+            return;
+        }
+        self.is_over = true;
+        if !self.old.is_empty() {
+            let kinds: Vec<String> =
+                self.old.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+            tracing::info!(
+                kinds = kinds.join(", "),
+                "the kernel log has events from before this start: see umawarden history"
+            );
+        }
+        let doubts = std::mem::take(&mut self.doubts);
+        if let [only] = Vec::from_iter(doubts.values())[..] {
+            return log_doubt(only);
+        }
+        if !doubts.is_empty() {
+            let rules: Vec<String> = doubts.keys().map(ToString::to_string).collect();
+            let reasons: BTreeSet<&str> =
+                doubts.values().flat_map(|doubt| &doubt.reasons).map(String::as_str).collect();
+            let reasons = Vec::from_iter(reasons).join("; ");
+            tracing::warn!(rules = rules.join(","), reasons, "rules unknown");
+        }
+    }
+
+    /// Takes a doubt if it may pass by itself.
+    fn take(&mut self, doubt: &Doubt) -> bool {
+        if !self.is_going_on() {
+            return false;
+        }
+        if doubt.reasons.is_empty() {
+            self.doubts.remove(&doubt.rule);
+            tracing::debug!(rule = %doubt.rule, "rule known again");
+        } else {
+            let reasons = doubt.reasons.join("; ");
+            tracing::debug!(rule = %doubt.rule, reasons, "rule unknown");
+            self.doubts.insert(doubt.rule.clone(), doubt.clone());
+        }
+        true
+    }
 }
 
 impl Report {
@@ -31,13 +98,20 @@ impl Report {
     pub(super) fn step(&mut self, at: Moment, step: &mut Step) {
         let now = at.uptime;
         for seen in &step.events {
+            if self.start.is_going_on() && seen.is_kernel() && is_old(seen, at) {
+                *self.start.old.entry(seen.kind.kind()).or_default() += 1;
+                log_old(seen);
+                continue;
+            }
             if self.passes(now, seen.kind.kind().to_owned()) {
                 event(seen, at);
             }
         }
         for change in &step.doubts {
-            if self.passes(now, format!("doubts about rule {}", change.rule)) {
-                doubt(change);
+            if !self.start.take(change)
+                && self.passes(now, format!("doubts about rule {}", change.rule))
+            {
+                log_doubt(change);
             }
         }
         step.alerts.retain(|change| {
@@ -60,6 +134,7 @@ impl Report {
     /// Logs sources that have failed or recovered. The kernel log and the journal log more
     /// themselves.
     pub(super) fn sources(&mut self, now: Duration, seen: &[Observation]) {
+        self.start.advance(now);
         for observation in seen {
             let Observation::Readings(readings) = observation else { continue };
             let source = readings.source;
@@ -163,6 +238,27 @@ fn event(event: &Event, now: Moment) {
     }
 }
 
+/// Whether it was in the log before this start.
+fn is_old(event: &Event, now: Moment) -> bool {
+    event.utc.is_some_and(|utc| old_by(utc, now).is_some())
+}
+
+fn log_old(event: &Event) {
+    let (kind, seq) = (event.kind.kind(), event.seq);
+    let detail = serde_json::to_string(&event.kind).unwrap_or_default();
+    let happened = event.utc.map(tracing::field::display);
+    match event.is_claimed() {
+        true => tracing::debug!(
+            kind,
+            seq,
+            detail,
+            happened,
+            "claimed kernel event, which may be forged"
+        ),
+        false => tracing::debug!(kind, seq, detail, happened, "old kernel event"),
+    }
+}
+
 fn death(report: &DeathReport) {
     let (engine, killer, is_failure) = (&report.who.name, report.killer.name(), report.is_failure);
     let advice = report.advice.join("; ");
@@ -174,7 +270,7 @@ fn death(report: &DeathReport) {
     }
 }
 
-fn doubt(doubt: &Doubt) {
+fn log_doubt(doubt: &Doubt) {
     if doubt.reasons.is_empty() {
         tracing::info!(rule = %doubt.rule, "rule known again");
     } else {

@@ -128,7 +128,7 @@ async fn serve_control(
         match listening {
             Ok((listener, file)) => {
                 logged.clear();
-                tracing::info!("control socket open at {}", path.display());
+                tracing::debug!("control socket open at {}", path.display());
                 let connections = Connections::new(router.clone(), limits, None);
                 let lost_or_ended = async {
                     tokio::select! {

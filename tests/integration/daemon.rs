@@ -16,6 +16,8 @@ pub fn binary() -> PathBuf {
         .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_umawarden")), PathBuf::from)
 }
 
+const LOG_LEVEL: &str = "UMAWARDEN_LOG_LEVEL";
+
 /// A running `umawarden run` on a free port; killed when dropped.
 pub struct Daemon {
     child: Child,
@@ -47,6 +49,10 @@ impl Daemon {
 
     /// Starts `command` and waits until it listens.
     pub fn from_command(command: &mut Command) -> Self {
+        // Some tests wait for lines of the start, which people do not need.
+        if !command.get_envs().any(|(name, _)| name == LOG_LEVEL) {
+            command.env(LOG_LEVEL, "debug");
+        }
         let mut child = command
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())

@@ -53,7 +53,7 @@ pub(super) fn report(loaded: &Loaded) {
         if missing.wanted_now {
             tracing::warn!(remedy, "not available: {what}");
         } else {
-            tracing::info!(remedy, "would not be available in enforce mode: {what}");
+            tracing::debug!(remedy, "would not be available in enforce mode: {what}");
         }
     }
 }

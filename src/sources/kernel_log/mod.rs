@@ -253,6 +253,10 @@ impl KernelLogSource {
         let reader = self.reader().name();
         let path = self.path.display();
         match (&self.reason, self.reader()) {
+            // It is no news at the start.
+            (None, _) if self.retry_at.is_none() => {
+                tracing::debug!(reader, %path, "reading the kernel log");
+            }
             (None, _) => tracing::info!(reader, %path, "reading the kernel log"),
             (Some(reason), Reader::None) => {
                 tracing::warn!(reader, %path, %reason, "the kernel log is not being read");

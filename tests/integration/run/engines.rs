@@ -37,7 +37,7 @@ impl Node {
         }
     }
 
-    fn put_engine(&self) {
+    pub fn put_engine(&self) {
         self.put_process(10, 1, "vllm", "python vllm serve /m --api-key secret --port 1", "");
         let maps = "7f0000000000-7f0000200000 r--s 0 8:1 5 /m/x.safetensors\n";
         self.put_process(11, 10, "VLLM::EngineCor", "VLLM::EngineCore", maps);

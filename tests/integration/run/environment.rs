@@ -14,7 +14,7 @@ fn variables_set_what_no_flag_sets() {
     let node = Node::new("gb10-4k");
     let daemon = Daemon::from_command(
         Command::new(binary())
-            .args(["run", "--log.level=info"])
+            .args(["run", "--log.level=debug"])
             .args(node.arguments())
             .env("UMAWARDEN_WEB_LISTEN_ADDRESS", "127.0.0.1:0,[::1]:0")
             .env("UMAWARDEN_STORAGE_PATH", node.storage())
