@@ -14,6 +14,7 @@ pub(super) use client::{Client, ClientError, Reply};
 
 use super::Exit;
 use super::storage::StorageArguments;
+use super::style::Row;
 use crate::cli::output::{errln, outln};
 use crate::config::flags::RunFlags;
 use crate::config::measure::duration_within;
@@ -132,8 +133,10 @@ pub(super) fn print_result(
     let Reply { status, data, problem, warnings } = reply;
     match status {
         200 => {
-            let line = if as_json { data.to_string() } else { text(&data) };
-            outln!("{}", if as_json { line } else { super::history::printable(&line).into() });
+            match as_json {
+                true => outln!("{data}"),
+                false => Row::from(text(&data)).print(),
+            }
             for warning in warnings {
                 errln!("umawarden: {}", super::history::printable(&warning));
             }
@@ -168,17 +171,17 @@ pub(super) fn entries<T: serde::de::DeserializeOwned>(
 }
 
 /// Prints a list, one line per entry. An empty one is reported on standard error.
-pub(super) fn list<T>(
+pub(super) fn list<T, R: Into<Row>>(
     entries: &[(Value, T)],
     as_json: bool,
     nothing: &str,
-    line: impl Fn(&T) -> String,
+    line: impl Fn(&T) -> R,
 ) {
     for (json, entry) in entries {
         if as_json {
             outln!("{json}");
         } else {
-            outln!("{}", super::history::printable(&line(entry)));
+            line(entry).into().print();
         }
     }
     if entries.is_empty() && !nothing.is_empty() {

@@ -1,6 +1,7 @@
 //! `umawarden dmesg`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Metadata;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,6 +16,8 @@ use serde::Serialize;
 
 use super::Exit;
 use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, open_log, utc_from, written};
+use super::progress::{Progress, Watched};
+use super::style::fitted;
 use crate::cli::output::{self, ReaderGone, errln};
 use crate::model::{KernelEvent, counted};
 use kernel_faults::dmesg::Message;
@@ -131,17 +134,25 @@ fn unread_text(file: Option<&Path>, count: u64, first: &UnreadFault) -> String {
 
 fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result<()> {
     match file {
-        Some(path) if path.as_os_str() == "-" => {
-            read_log(BufReader::new(io::stdin()), STANDARD_INPUT, None, report)
-        }
+        Some(path) if path.as_os_str() == "-" => read_input(report),
         Some(path) if path == Path::new("/dev/kmsg") => read_kmsg(report),
         Some(path) => {
             let file = open_log(path).map_err(|error| cannot_open(path, error))?;
-            read_log(BufReader::new(file), &path.display().to_string(), written(path), report)
+            let bytes = path.metadata().ok().filter(Metadata::is_file);
+            let mut progress = Progress::bytes("dmesg", bytes.map(|metadata| metadata.len()));
+            let input = BufReader::new(Watched::new(file, &mut progress));
+            read_log(input, &path.display().to_string(), written(path), report)
         }
         None if !is_piped() => read_kmsg(report),
-        None => read_log(BufReader::new(io::stdin()), STANDARD_INPUT, None, report),
+        None => read_input(report),
     }
+}
+
+/// Reads standard input.
+fn read_input<W: Write>(report: &mut Report<W>) -> anyhow::Result<()> {
+    let mut progress = Progress::bytes("dmesg", None);
+    let input = BufReader::new(Watched::new(io::stdin(), &mut progress));
+    read_log(input, STANDARD_INPUT, None, report)
 }
 
 fn cannot_open(path: &Path, error: io::Error) -> anyhow::Error {
@@ -390,7 +401,8 @@ impl<W: Write> Report<W> {
         if !std::mem::replace(&mut self.header_written, true) {
             writeln!(self.out, "{:<24}  {:<18}  WHAT", "TIME", "EVENT")?;
         }
-        writeln!(self.out, "{time:<24}  {kind:<18}  {what}")?;
+        let head = format!("{time:<24}  {kind:<18}  ");
+        writeln!(self.out, "{}", fitted(&(head + what)))?;
         Ok(())
     }
 

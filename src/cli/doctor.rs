@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::Exit;
 use super::control::DaemonArguments;
+use super::style::{Row, Tone};
 use crate::cli::output::outln;
 use crate::doctor::{Finding, Severity, examine};
 use crate::model::counted;
@@ -87,9 +88,9 @@ pub fn execute(arguments: &DoctorArguments) -> anyhow::Result<Exit> {
         if arguments.daemon.json {
             outln!("{}", json!(finding));
         } else if arguments.all || finding.severity != Severity::Ok {
-            outln!("{}", super::history::printable(&line(finding)));
+            row(finding).print();
             if let Some(fix) = &finding.fix {
-                outln!("             fix: {}", super::history::printable(fix));
+                Row::new(Tone::Strong, "             fix: ", fix).print();
             }
         }
     }
@@ -110,11 +111,17 @@ pub fn execute(arguments: &DoctorArguments) -> anyhow::Result<Exit> {
     })
 }
 
-fn line(finding: &Finding) -> String {
+fn row(finding: &Finding) -> Row {
     let Finding { check, severity, subject, text, .. } = finding;
-    let severity = severity.name();
-    match subject {
-        Some(subject) => format!("{severity:<12} {subject}, {check}: {text}"),
-        None => format!("{severity:<12} {check}: {text}"),
-    }
+    let tone = match severity {
+        Severity::Problem => Tone::Bad,
+        Severity::Warning => Tone::Warn,
+        Severity::Unknown => Tone::Faint,
+        Severity::Ok => Tone::Good,
+    };
+    let text = match subject {
+        Some(subject) => format!("{subject}, {check}: {text}"),
+        None => format!("{check}: {text}"),
+    };
+    Row::new(tone, &format!("{:<12} ", severity.name()), &text)
 }

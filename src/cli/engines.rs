@@ -1,12 +1,16 @@
 //! `umawarden engines`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
 use serde::Deserialize;
+use serde_json::Value;
 
-use super::control::{DaemonArguments, entries, list};
+use super::control::{Client, DaemonArguments, entries, list};
+use super::style::{Row, Screen, Tone};
 use super::{Exit, last_boot};
+use crate::cli::output::{self, errln, outln};
 use crate::engines::ENGINES;
 use crate::model::{
     EngineKind, EnginePhase, Orphan, ProcessId, ProgramEvent, RestartState, Supervisor, bytes_text,
@@ -20,7 +24,20 @@ pub struct EnginesArguments {
     /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
+
+    /// Show them again each second, until Ctrl-C; without a terminal only what has changed.
+    #[arg(long)]
+    watch: bool,
 }
+
+/// Between two queries, and the time limit of a response.
+const WATCHED_EVERY: Duration = Duration::from_secs(1);
+const WATCH_TAKES: Duration = Duration::from_secs(5);
+
+/// Moves the cursor of a terminal to its first line, and clears what is below.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+const NOTHING: &str = "No inference engine is found.";
 
 fn after_help() -> String {
     let mut known: Vec<&str> = ENGINES.iter().filter_map(|facts| facts.known_as).collect();
@@ -55,7 +72,7 @@ struct Engine {
     load: Option<Load>,
     memory_bytes: u64,
     load_read_bytes: Option<u64>,
-    processes: Vec<serde_json::Value>,
+    processes: Vec<Value>,
     #[serde(default)]
     orphans: Vec<Orphan>,
     #[serde(default)]
@@ -80,33 +97,114 @@ struct Load {
     sleeping: Option<bool>,
 }
 
+/// What the daemon has answered.
+struct Answer {
+    engines: Vec<(Value, Engine)>,
+    held: Vec<(Value, DeferredRestart)>,
+}
+
+impl Answer {
+    fn of(client: &Client) -> anyhow::Result<Self> {
+        let reply = client.request("GET", "/api/v1/engines", None)?;
+        let held = entries::<DeferredRestart>(reply.clone(), "deferred_restarts")?;
+        Ok(Self { engines: entries::<Engine>(reply, "engines")?, held })
+    }
+
+    /// Every engine and restart: what changes when it is news, its JSON, and its line.
+    fn all(&self) -> impl Iterator<Item = (String, &Value, Row)> {
+        let engines = self.engines.iter().map(|(json, engine)| {
+            let Engine { name, phase, stuck, lost_rank, .. } = engine;
+            (format!("{name} {phase} {stuck} {lost_rank:?}"), json, row(engine))
+        });
+        let held = self.held.iter().map(|(json, held)| {
+            (format!("restart {} {}", held.name, held.state.meaning()), json, restart_row(held))
+        });
+        engines.chain(held)
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// No daemon responds, or its response is invalid.
 pub fn execute(arguments: &EnginesArguments) -> anyhow::Result<Exit> {
     let daemon = &arguments.daemon;
-    let reply = daemon.client()?.request("GET", "/api/v1/engines", None)?;
-    let held = entries::<DeferredRestart>(reply.clone(), "deferred_restarts")?;
-    let engines = entries::<Engine>(reply, "engines")?;
-    let nothing = if held.is_empty() { "No inference engine is found." } else { "" };
-    list(&engines, daemon.json, nothing, lines);
-    list(&held, daemon.json, "", restart_line);
+    let client = daemon.client()?;
+    let answer = Answer::of(&client)?;
+    if arguments.watch {
+        return watch(&client, answer, daemon.json);
+    }
+    let Answer { engines, held } = answer;
+    let nothing = if held.is_empty() { NOTHING } else { "" };
+    list(&engines, daemon.json, nothing, row);
+    list(&held, daemon.json, "", restart_row);
     let is_any_stuck = engines.iter().any(|(_, engine)| engine.stuck);
     let is_any_given_up = held.iter().any(|(_, held)| held.state == RestartState::GivenUp);
     Ok(if is_any_stuck || is_any_given_up { Exit::Findings } else { Exit::Fine })
 }
 
-fn restart_line(held: &DeferredRestart) -> String {
+/// Until the reader of the output is gone, or a signal ends it.
+fn watch(client: &Client, first: Answer, as_json: bool) -> anyhow::Result<Exit> {
+    let client = client.clone().with_patience(WATCH_TAKES);
+    let is_redrawn = !as_json && output::is_terminal() && !output::is_dumb();
+    let mut known = BTreeSet::new();
+    let mut is_away = false;
+    let mut answer = Ok(first);
+    while !output::is_reader_gone() {
+        match &answer {
+            Ok(answer) if is_redrawn => output::print(&screenful(answer)),
+            Ok(answer) => {
+                let mut now = BTreeSet::new();
+                for (news, json, row) in answer.all() {
+                    match as_json {
+                        _ if known.contains(&news) => {}
+                        true => outln!("{json}"),
+                        false => row.print(),
+                    }
+                    now.insert(news);
+                }
+                known = now;
+            }
+            Err(error) if is_redrawn => output::print(&format!("{CLEAR}{error:#}\n")),
+            Err(error) if !is_away => errln!("umawarden: {error:#}"),
+            Err(_) => {}
+        }
+        is_away = answer.is_err();
+        std::thread::sleep(WATCHED_EVERY);
+        answer = Answer::of(&client);
+    }
+    Ok(Exit::Fine)
+}
+
+fn screenful(answer: &Answer) -> String {
+    let screen = Screen::of_output();
+    let lines: Vec<String> = answer.all().map(|(.., row)| row.shown(screen)).collect();
+    let lines = if lines.is_empty() { NOTHING.to_owned() } else { lines.join("\n") };
+    format!("{CLEAR}{lines}\n")
+}
+
+fn restart_row(held: &DeferredRestart) -> Row {
     let DeferredRestart { name, supervisor, state, seconds, reason, need_bytes, .. } = held;
     let (thing, lasts) = (supervisor.thing(), time(*seconds));
     let needs =
         need_bytes.map(|bytes| format!(", needs {}", bytes_text(bytes))).unwrap_or_default();
+    let tone = if *state == RestartState::GivenUp { Tone::Bad } else { Tone::Warn };
     let state = state.meaning();
-    format!("{name:<20} {state} for {lasts}: {reason}; held {thing}{needs}")
+    let text = format!("{state} for {lasts}: {reason}; held {thing}{needs}");
+    Row::new(tone, &format!("{name:<20} "), &text)
 }
 
-fn lines(engine: &Engine) -> String {
+fn tone(engine: &Engine) -> Tone {
+    match engine.phase {
+        _ if engine.stuck || engine.lost_rank.is_some() => Tone::Bad,
+        EnginePhase::Ready | EnginePhase::Serving => Tone::Good,
+        EnginePhase::Starting | EnginePhase::Loading => Tone::Number(0),
+        EnginePhase::Stopping => Tone::Warn,
+        EnginePhase::Gone => Tone::Faint,
+    }
+}
+
+fn row(engine: &Engine) -> Row {
     let Engine { name, phase, reason, stuck, found_by, server, .. } = engine;
     let (kind, lasts) = (engine.kind.name(), time(engine.seconds));
     let stuck = if *stuck { ", STUCK" } else { "" };
@@ -136,7 +234,8 @@ fn lines(engine: &Engine) -> String {
     about.extend(engine.model.as_ref().map(|model| format!("model {model}")));
     about.extend(engine.key_withheld.as_ref().map(|why| format!("queried without its key: {why}")));
     about.push(format!("found by {found_by}"));
-    format!("{name:<20} {phase}{stuck}{lost} for {lasts}: {reason}; {}", about.join(", "))
+    let text = format!("{phase}{stuck}{lost} for {lasts}: {reason}; {}", about.join(", "));
+    Row::new(tone(engine), &format!("{name:<20} "), &text)
 }
 
 fn time(seconds: f64) -> String {

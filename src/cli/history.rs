@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use jiff::Timestamp;
@@ -12,12 +14,14 @@ use serde::Serialize;
 use super::json_time::{Object, OutcomeObject};
 use super::order_text::order_text;
 use super::storage::{StorageArguments, may_be_read};
+use super::style::{Row, Screen, Tone};
 use super::{Exit, engines, last_boot};
 use crate::cli::output::{self, errln};
-use crate::journal::{JournalReader, ReadError, TimelineItem, TimelineQuery};
+use crate::journal::{JournalEnd, JournalReader, ReadError, TimelineItem, TimelineQuery};
 use crate::model::{
-    AimCheck, AlertChange, Decision, DecisionRecord, EventKind, Evidence, HoldReason, Mode, Moment,
-    Outcome, OutcomeResult, Reading, counted, duration_text, instant, measured_bytes_text,
+    AimCheck, AlertChange, AlertState, Decision, DecisionRecord, EventKind, Evidence, HoldReason,
+    Mode, Moment, Outcome, OutcomeResult, ProgramEvent, Reading, counted, duration_text, instant,
+    measured_bytes_text,
 };
 
 /// Arguments of `umawarden history`.
@@ -45,9 +49,18 @@ pub struct HistoryArguments {
     /// Only the newest N entries; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     limit: usize,
+    /// Go on with what is recorded from now on, until Ctrl-C.
+    #[arg(long, short, conflicts_with_all = ["until", "which_boot"])]
+    follow: bool,
     #[command(flatten)]
     last_boot: last_boot::LastBootArguments,
 }
+
+/// Between two queries of the journal.
+const FOLLOWED_EVERY: Duration = Duration::from_millis(500);
+
+/// Outcomes of one step are on disk within this time.
+const SETTLES: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
 Kinds: decision, outcome, alert, note, operator (what people ordered); of engines engine_phase,
@@ -75,6 +88,7 @@ Examples:
   umawarden history --since 2h                        what happened in the last two hours
   umawarden history --since 2026-11-21T03:00 --until 2026-11-21T04:00
   umawarden history --rule PageCacheEatsReserve       what one rule saw, decided and did
+  umawarden history --follow --since 10m              and what happens from now on
   umawarden history --last-boot                       the last seconds before a crash
   umawarden history --kind oom_kill,xid --json | jq -r '[.time, .comm] | @tsv'
   umawarden history --kind decision --limit 0 --json | jq -r .reason | sort | uniq -c";
@@ -102,6 +116,9 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
         rule: arguments.rule.clone(),
         limit,
     };
+    // Before the entries are shown, so that none is left out.
+    let end =
+        arguments.follow.then(|| reader.end(Timestamp::MAX).map_err(no_journal)).transpose()?;
     let shown = match show(&reader, &query, arguments.json)? {
         Shown::All(count) => count,
         Shown::ReaderLeft => return Ok(Exit::Fine),
@@ -117,7 +134,43 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
         let newest = if shown == 1 { "entry".to_owned() } else { format!("{shown} entries") };
         errln!("Shown: the newest {newest}; --limit 0 shows all.");
     }
-    Ok(Exit::Fine)
+    match end {
+        Some(end) => follow(reader, end, (&dir, &query), arguments.json),
+        None => Ok(Exit::Fine),
+    }
+}
+
+/// Shows what is recorded after that, until the reader of the output is gone or a signal ends it.
+/// The journal is opened anew where it was replaced.
+fn follow(
+    mut reader: JournalReader,
+    mut end: JournalEnd,
+    (dir, query): (&Path, &TimelineQuery),
+    json: bool,
+) -> anyhow::Result<Exit> {
+    let query = TimelineQuery { limit: None, ..query.clone() };
+    loop {
+        std::thread::sleep(FOLLOWED_EVERY);
+        if reader.is_replaced() {
+            // While there is none, a daemon may be about to make it.
+            match JournalReader::open(dir) {
+                Ok(new) => (reader, end) = (new, JournalEnd::default()),
+                Err(ReadError::Missing(_)) => continue,
+                Err(error) => return Err(no_journal(error)),
+            }
+        }
+        let mut to = output::stdout();
+        let mut printer = Printer::new(json);
+        let settled = Timestamp::now().saturating_sub(SETTLES).unwrap_or(Timestamp::MIN);
+        let newer = reader
+            .newer(&query, (&mut end, settled), |time, item| printer.print(&mut to, time, &item));
+        newer.map_err(no_journal)?;
+        printer.end()?;
+        to.flush()?;
+        if output::is_reader_gone() {
+            return Ok(Exit::Fine);
+        }
+    }
 }
 
 /// An unknown rule would otherwise look like a quiet one.
@@ -167,37 +220,56 @@ enum Shown {
     ReaderLeft,
 }
 
+/// Prints entries.
+struct Printer {
+    json: bool,
+    screen: Screen,
+    count: usize,
+    unreadable: u64,
+    written: std::io::Result<()>,
+}
+
+impl Printer {
+    fn new(json: bool) -> Self {
+        Self { json, screen: Screen::of_output(), count: 0, unreadable: 0, written: Ok(()) }
+    }
+
+    /// Returns whether the output takes more.
+    fn print(&mut self, to: &mut impl Write, time: Timestamp, item: &TimelineItem) -> bool {
+        self.count += 1;
+        if *item == TimelineItem::Unreadable {
+            self.unreadable += 1;
+            return true;
+        }
+        self.written = if self.json {
+            write_json(to, time, item)
+        } else {
+            writeln!(to, "{}", row(time, item).shown(self.screen))
+        };
+        self.written.is_ok() && !output::is_reader_gone()
+    }
+
+    /// Reports what could not be shown. Returns the number of entries.
+    fn end(self) -> std::io::Result<usize> {
+        self.written?;
+        if self.unreadable > 0 && !output::is_reader_gone() {
+            errln!(
+                "umawarden: not shown: {} of another version of umawarden's",
+                counted(self.unreadable, "line")
+            );
+        }
+        Ok(self.count)
+    }
+}
+
 fn show(reader: &JournalReader, query: &TimelineQuery, json: bool) -> anyhow::Result<Shown> {
     let mut to = output::stdout();
-    let mut count = 0;
-    let mut unreadable = 0;
-    let mut written = Ok(());
-    reader
-        .timeline(query, |time, item| {
-            count += 1;
-            if item == TimelineItem::Unreadable {
-                unreadable += 1;
-                return true;
-            }
-            written = if json {
-                write_json(&mut to, time, &item)
-            } else {
-                writeln!(to, "{}", Line { time, item: &item })
-            };
-            written.is_ok() && !output::is_reader_gone()
-        })
-        .map_err(no_journal)?;
-    written.and_then(|()| to.flush())?;
-    if output::is_reader_gone() {
-        return Ok(Shown::ReaderLeft);
-    }
-    if unreadable > 0 {
-        errln!(
-            "umawarden: not shown: {} of another version of umawarden's",
-            counted(unreadable, "line")
-        );
-    }
-    Ok(Shown::All(count))
+    let mut printer = Printer::new(json);
+    let read = reader.timeline(query, |time, item| printer.print(&mut to, time, &item));
+    read.map_err(no_journal)?;
+    to.flush()?;
+    let count = printer.end()?;
+    Ok(if output::is_reader_gone() { Shown::ReaderLeft } else { Shown::All(count) })
 }
 
 fn write_json(to: &mut impl Write, time: Timestamp, item: &TimelineItem) -> std::io::Result<()> {
@@ -228,32 +300,52 @@ fn write_json(to: &mut impl Write, time: Timestamp, item: &TimelineItem) -> std:
     writeln!(to)
 }
 
-/// One line for people.
-struct Line<'a> {
-    time: Timestamp,
-    item: &'a TimelineItem,
+/// An entry for people.
+fn row(time: Timestamp, item: &TimelineItem) -> Row {
+    let (kind, text) = match item {
+        TimelineItem::Event(stored) => {
+            let mut text = event_text(&stored.event.kind);
+            if stored.event.is_claimed() {
+                text.push_str(" (only syslog(2) shows it: it may be forged)");
+            }
+            (stored.event.kind.kind(), text)
+        }
+        TimelineItem::Decision(decision) => ("decision", decision_text(decision)),
+        TimelineItem::Outcome { outcome, decision, aim_check } => {
+            ("outcome", outcome_text(outcome, decision.as_ref(), aim_check.as_ref()))
+        }
+        TimelineItem::Alert(change) => ("alert", alert_text(change)),
+        TimelineItem::Note(note) => ("note", note.text.clone()),
+        TimelineItem::Operator(command) => ("operator", order_text(command)),
+        TimelineItem::Unreadable => ("unreadable", String::new()),
+    };
+    Row::new(tone(item), &format!("{time:.3}  {kind:<18}  "), &text)
 }
 
-impl std::fmt::Display for Line<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (kind, text) = match self.item {
-            TimelineItem::Event(stored) => {
-                let mut text = event_text(&stored.event.kind);
-                if stored.event.is_claimed() {
-                    text.push_str(" (only syslog(2) shows it: it may be forged)");
-                }
-                (stored.event.kind.kind(), text)
+/// Faults and failures stand out, then what was done and what began.
+fn tone(item: &TimelineItem) -> Tone {
+    match item {
+        TimelineItem::Event(stored) => match &stored.event.kind {
+            EventKind::Kernel(_) => Tone::Bad,
+            EventKind::Program(ProgramEvent::EngineDied { report }) if report.is_failure => {
+                Tone::Bad
             }
-            TimelineItem::Decision(decision) => ("decision", decision_text(decision)),
-            TimelineItem::Outcome { outcome, decision, aim_check } => {
-                ("outcome", outcome_text(outcome, decision.as_ref(), aim_check.as_ref()))
+            EventKind::Program(ProgramEvent::EngineStuck { stuck: true, .. })
+            | EventKind::Program(ProgramEvent::EngineRankLost { .. }) => Tone::Bad,
+            EventKind::Program(_) => Tone::Plain,
+        },
+        TimelineItem::Alert(change) if change.to == AlertState::Firing => Tone::Warn,
+        TimelineItem::Decision(decision) if decision.is_act() => Tone::Warn,
+        TimelineItem::Outcome { outcome, .. } => match &outcome.result {
+            OutcomeResult::Done => Tone::Good,
+            OutcomeResult::Skipped => Tone::Plain,
+            OutcomeResult::NotDone(_) | OutcomeResult::Failed(_) | OutcomeResult::TimedOut => {
+                Tone::Bad
             }
-            TimelineItem::Alert(change) => ("alert", alert_text(change)),
-            TimelineItem::Note(note) => ("note", note.text.clone()),
-            TimelineItem::Operator(command) => ("operator", order_text(command)),
-            TimelineItem::Unreadable => ("unreadable", String::new()),
-        };
-        write!(f, "{:.3}  {kind:<18}  {}", self.time, printable(&text))
+        },
+        TimelineItem::Operator(_) => Tone::Strong,
+        TimelineItem::Alert(_) | TimelineItem::Decision(_) | TimelineItem::Note(_) => Tone::Plain,
+        TimelineItem::Unreadable => Tone::Faint,
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Exit;
 use super::gate::NodeArguments;
-use super::history::printable;
+use super::style::fitted;
 use crate::cli::output::{errln, outln};
 use crate::daemon::clock;
 use crate::leases::Ledger;
@@ -79,7 +79,7 @@ pub fn execute(arguments: &LeasesArguments) -> anyhow::Result<Exit> {
         return Ok(Exit::Fine);
     }
     for lease in book.leases() {
-        outln!("{}", printable(&line(lease)));
+        outln!("{}", fitted(&line(lease)));
     }
     for (pool, bytes, _) in book.reserved() {
         outln!("{} of {pool} are still reserved.", bytes_text(bytes));

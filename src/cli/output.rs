@@ -18,6 +18,12 @@ use super::Exit;
 /// Whether the reader of standard output has closed its end.
 static READER_GONE: AtomicBool = AtomicBool::new(false);
 
+/// Whether the terminal at standard error has a line that is not final, see [`draw_line`].
+static HAS_LINE: AtomicBool = AtomicBool::new(false);
+
+/// Whether the last text on standard output has not ended its line.
+static IS_MID_LINE: AtomicBool = AtomicBool::new(false);
+
 /// Columns of a terminal that does not report them.
 const COLUMNS: usize = 80;
 
@@ -75,9 +81,34 @@ pub(crate) fn width() -> Option<usize> {
     is_terminal().then(|| columns(io::stdout().as_fd()))
 }
 
+/// The columns of the terminal at standard error.
+pub(crate) fn error_width() -> usize {
+    columns(io::stderr().as_fd())
+}
+
 fn columns(of: BorrowedFd<'_>) -> usize {
     let size = rustix::termios::tcgetwinsize(of).map(|size| size.ws_col);
     size.ok().filter(|columns| *columns > 0).map_or(COLUMNS, usize::from)
+}
+
+/// Draws a line on the terminal at standard error in place of the one before. Other output removes
+/// it first. Nothing is drawn into the middle of a line of standard output.
+pub(crate) fn draw_line(text: &str) {
+    if IS_MID_LINE.load(Ordering::Relaxed) && is_terminal() {
+        return;
+    }
+    let cut: String = text.chars().take(error_width().saturating_sub(1)).collect();
+    // Without standard error there is nothing to draw on.
+    let _ = pass_on(format!("\r\x1b[K{cut}").as_bytes(), true);
+    HAS_LINE.store(true, Ordering::Relaxed);
+}
+
+/// Removes the line of [`draw_line`].
+pub(crate) fn clear_line() {
+    if HAS_LINE.swap(false, Ordering::Relaxed) {
+        // As in `draw_line`.
+        let _ = pass_on(b"\r\x1b[K", true);
+    }
 }
 
 /// Whether a write has shown that the reader has closed its end.
@@ -93,6 +124,7 @@ pub(crate) fn print(text: &str) {
 
 /// Prints on standard error. A failure is ignored, since it could not be reported.
 pub(crate) fn print_error(text: &str) {
+    clear_line();
     let _ = pass_on(text.as_bytes(), true);
 }
 
@@ -123,9 +155,15 @@ pub(crate) fn print_usage(usage: &clap::Error) {
     if usage.use_stderr() { print_error(&text) } else { print(&text) }
 }
 
-/// Whether to use colours: on a terminal whose user has not disabled them, <https://no-color.org>.
+/// Whether to use colours: on a terminal that has them, and whose user has not disabled them,
+/// <https://no-color.org>.
 pub(crate) fn colours_wanted(terminal: bool) -> bool {
-    terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    terminal && !is_dumb() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Whether the terminal can neither move its cursor nor show colours.
+pub(crate) fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|name| name == "dumb")
 }
 
 /// Ends the command: prints its error, or that its output is incomplete.
@@ -153,6 +191,8 @@ impl Write for Stdout {
         if is_reader_gone() {
             return Ok(bytes.len());
         }
+        clear_line();
+        IS_MID_LINE.store(!bytes.ends_with(b"\n"), Ordering::Relaxed);
         match write(io::stdout().as_fd(), bytes) {
             Err(Errno::PIPE) => {
                 READER_GONE.store(true, Ordering::Relaxed);

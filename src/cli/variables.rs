@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args as _, Command, CommandFactory as _};
 
-use super::Arguments;
+use super::{Arguments, help};
 use crate::config::flags::RunFlags;
 
 const PREFIX: &str = "UMAWARDEN_";
@@ -23,7 +23,7 @@ const SHARED: [&str; 6] = [
 
 /// The commands. A setting that no flag gives has the value of its variable.
 pub(super) fn command() -> Command {
-    with_variables(Arguments::command(), &settings())
+    with_variables(help::grouped(Arguments::command()), &settings())
 }
 
 fn with_variables(command: Command, settings: &[String]) -> Command {

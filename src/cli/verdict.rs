@@ -4,8 +4,9 @@ use clap::Args;
 use jiff::Timestamp;
 use serde::Deserialize;
 
+use super::Exit;
 use super::control::{DaemonArguments, entries, list};
-use super::{Exit, history};
+use super::style::{Row, Tone};
 use crate::cli::output::outln;
 use crate::model::{MemoryState, measured_bytes_text};
 
@@ -79,27 +80,31 @@ pub fn execute(arguments: &VerdictArguments) -> anyhow::Result<Exit> {
     } else {
         shown.iter().for_each(|(_, shown)| print(shown));
     }
-    let is_bad = shown.iter().any(|(_, shown)| {
-        matches!(
-            shown.state,
-            MemoryState::Orphan
-                | MemoryState::HeldShmem
-                | MemoryState::Leaked
-                | MemoryState::Wedged
-        )
-    });
+    let is_bad = shown.iter().any(|(_, shown)| is_bad(shown.state));
     Ok(if is_bad { Exit::Findings } else { Exit::Fine })
+}
+
+fn is_bad(state: MemoryState) -> bool {
+    matches!(
+        state,
+        MemoryState::Orphan | MemoryState::HeldShmem | MemoryState::Leaked | MemoryState::Wedged
+    )
 }
 
 fn print(shown: &Shown) {
     let Shown { state, meaning, since, evidence, account } = shown;
-    outln!("{state}, since {since:.0}: {}", history::printable(meaning));
+    let tone = match state {
+        state if is_bad(*state) => Tone::Bad,
+        MemoryState::Unknown => Tone::Warn,
+        _ => Tone::Good,
+    };
+    Row::new(tone, state.name(), &format!(", since {since:.0}: {meaning}")).print();
     for reason in evidence {
-        outln!("  {}", history::printable(&reason.text));
+        Row::from(format!("  {}", reason.text)).print();
     }
     let (window, grown) = (account.window_seconds, measured_bytes_text(account.grown_bytes));
     outln!("within {window} s {grown} were taken");
     for entry in &account.entries {
-        outln!("  {}", history::printable(&entry.text));
+        Row::from(format!("  {}", entry.text)).print();
     }
 }

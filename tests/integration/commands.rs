@@ -79,9 +79,16 @@ fn is_one_itself(help: &str) -> bool {
 }
 
 /// The subcommands in a help text, if it has any.
-fn listed(help: &str) -> Option<Vec<String>> {
-    let (_, list) = help.split_once("\nCommands:\n")?;
-    let lines = list.lines().take_while(|line| !line.is_empty());
+pub fn listed(help: &str) -> Option<Vec<String>> {
+    // Those of the program itself are in groups.
+    let (_, list) = match help.split_once("\nSee what happens:\n") {
+        Some((before, list)) => (before, list.split_once("\nOptions:\n")?.0),
+        None => {
+            let (before, list) = help.split_once("\nCommands:\n")?;
+            (before, list.split_once("\n\n").map_or(list, |(list, _)| list))
+        }
+    };
+    let lines = list.lines();
     let named = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     Some(named.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
 }

@@ -185,7 +185,6 @@ const PRINTERS: &[(&str, &str)] = &[
     ("src/cli/output.rs", "the one way out"),
     ("src/cli/log.rs", "the daemon's log, which loses lines rather than to wait"),
     ("src/cli/nvml_child.rs", "answers by a descriptor of its own"),
-    ("src/cli/gate/show.rs", "reads the width of the terminal"),
 ];
 
 /// Files that may still name a clock, each with the reason.

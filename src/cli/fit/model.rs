@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
+use crate::cli::progress::Progress;
 use crate::files::open_regular;
 use crate::fit::KvCache;
 use crate::parse::gguf;
@@ -133,7 +134,10 @@ fn list(folder: &Path) -> anyhow::Result<Vec<FoundFile>> {
     let listed = fs::read_dir(folder)
         .with_context(|| format!("cannot read the model's folder {}", folder.display()))?;
     let mut files = Vec::new();
+    // Each file may be on a slow network. How many there are is not known before.
+    let mut progress = Progress::uncounted("fit --model", "files");
     for entry in listed.take(MOST_FILES) {
+        progress.advance(1);
         let entry = entry.with_context(|| format!("cannot list {}", folder.display()))?;
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
         if !is_weights(&name) {

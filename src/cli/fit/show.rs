@@ -8,6 +8,7 @@ use super::command::{LayerCounts, ToFit};
 use super::nodes::Nodes;
 use crate::cli::history::printable;
 use crate::cli::output::{errln, outln};
+use crate::cli::style::{fitted, is_too_wide, stacked};
 use crate::engines::LaunchCommand;
 use crate::fit::{Fit, Model, NodeFit, Verdict};
 use crate::model::bytes_text;
@@ -15,15 +16,15 @@ use advice::advice;
 pub(super) use advice::loader_sentence;
 
 pub(super) fn text(read: &ToFit, fit: &Fit, nodes: &Nodes) {
-    outln!("{}", summary(&read.model, fit));
+    outln!("{}", fitted(&summary(&read.model, fit)));
     outln!();
     table(fit);
     outln!();
     for line in advice(read, fit) {
-        outln!("{}", printable(&line));
+        outln!("{}", fitted(&line));
     }
     for note in read.notes.iter().chain(&nodes.notes) {
-        outln!("note: {}", printable(note));
+        outln!("{}", fitted(&format!("note: {note}")));
     }
 }
 
@@ -114,44 +115,60 @@ fn summary(model: &Model, fit: &Fit) -> String {
     format!("{what} on {on}: {result}.")
 }
 
+const COLUMNS: [&str; 11] = [
+    "NODE",
+    "MEMORY",
+    "CAN HAVE",
+    "PROCESSES",
+    "HEADROOM",
+    "WEIGHTS",
+    "WORK",
+    "FOR KV",
+    "LACKS",
+    "VLLM",
+    "SGLANG",
+];
+
+/// The least width of each column.
+const WIDTHS: [usize; COLUMNS.len()] = [4, 9, 9, 9, 9, 9, 9, 9, 10, 5, 6];
+
 fn table(fit: &Fit) {
-    let name_width = fit.nodes.iter().map(|node| printable(&node.node).chars().count()).max();
-    let width = name_width.unwrap_or(0).max(4);
-    let work: Vec<String> =
-        fit.nodes.iter().map(|node| range_text(node.work_least_bytes, node.work_bytes)).collect();
-    let work_width = work.iter().map(String::len).max().unwrap_or(0).max(9);
-    outln!(
-        "{:width$}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>work_width$}  {:>9}  {:>10}  {:>5}  \
-         {:>6}",
-        "NODE",
-        "MEMORY",
-        "CAN HAVE",
-        "PROCESSES",
-        "HEADROOM",
-        "WEIGHTS",
-        "WORK",
-        "FOR KV",
-        "LACKS",
-        "VLLM",
-        "SGLANG"
-    );
-    for (node, work) in fit.nodes.iter().zip(work) {
-        let NodeFit { total_bytes, available_bytes, processes_bytes, headroom_bytes, .. } = node;
-        outln!(
-            "{:width$}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {work:>work_width$}  {:>9}  {:>10}  \
-             {:>5.2}  {:>6.2}",
-            printable(&node.node),
-            bytes_text(*total_bytes),
-            bytes_text(*available_bytes),
-            bytes_text(*processes_bytes),
-            bytes_text(*headroom_bytes),
-            bytes_text(node.weights_bytes),
-            bytes_text(node.kv_available_bytes),
-            lacks_text(node),
-            node.vllm_utilization,
-            node.sglang_fraction,
-        );
+    let rows: Vec<[String; COLUMNS.len()]> = fit.nodes.iter().map(cells).collect();
+    let mut widths = WIDTHS;
+    for (column, width) in widths.iter_mut().enumerate() {
+        let wide = rows.iter().map(|row| row[column].chars().count()).max();
+        *width = (*width).max(wide.unwrap_or(0));
     }
+    if is_too_wide(widths.iter().sum::<usize>() + 2 * (COLUMNS.len() - 1)) {
+        rows.iter().for_each(|row| outln!("{}", stacked(&COLUMNS, row)));
+        return;
+    }
+    let line = |cells: &[String; COLUMNS.len()]| {
+        let cells = cells.iter().zip(widths).enumerate();
+        let cells = cells.map(|(column, (cell, width))| match column {
+            0 => format!("{cell:width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ")
+    };
+    outln!("{}", line(&COLUMNS.map(str::to_owned)));
+    rows.iter().for_each(|row| outln!("{}", line(row)));
+}
+
+fn cells(node: &NodeFit) -> [String; COLUMNS.len()] {
+    [
+        printable(&node.node).into_owned(),
+        bytes_text(node.total_bytes),
+        bytes_text(node.available_bytes),
+        bytes_text(node.processes_bytes),
+        bytes_text(node.headroom_bytes),
+        bytes_text(node.weights_bytes),
+        range_text(node.work_least_bytes, node.work_bytes),
+        bytes_text(node.kv_available_bytes),
+        lacks_text(node),
+        format!("{:.2}", node.vllm_utilization),
+        format!("{:.2}", node.sglang_fraction),
+    ]
 }
 
 /// What is missing: surely, or (`<12.0 GiB`) in the worst case.

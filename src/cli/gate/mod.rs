@@ -6,7 +6,7 @@ mod lease;
 mod node;
 mod prepare;
 mod show;
-mod signals;
+pub(crate) mod signals;
 mod wait;
 
 use std::ffi::OsString;

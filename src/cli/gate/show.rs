@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::wait::{Ended, Progress, Waited};
 use crate::cli::history::printable;
 use crate::cli::output::{self, errln, outln};
+use crate::cli::progress::{bar, share};
 use crate::model::{
     GateReason, GateResponse, MemoryPool, PoolKind, bytes_text, duration_text, measured_bytes_text,
     seconds_text,
@@ -25,40 +26,32 @@ const FIRST: Duration = SETTLES.saturating_add(Duration::from_millis(300));
 /// Bytes a second. Smaller changes are noise.
 const LEAST_PACE: f64 = 64.0 * 1024.0 * 1024.0;
 
-/// The width of a terminal that does not report it.
-const WIDTH: usize = 80;
-
 /// Prints progress on standard error: one changing line on a terminal, else a line now and then.
 pub(crate) struct ProgressPrinter {
     limit: Option<Duration>,
     is_terminal: bool,
     last: Option<(Duration, Vec<Discriminant<GateReason>>)>,
-    /// Whether the terminal has an unfinished line.
-    is_on_line: bool,
 }
 
 impl ProgressPrinter {
     /// For a wait with this timeout.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
-        let is_terminal = output::is_error_terminal();
-        Self { limit, is_terminal, last: None, is_on_line: false }
+        let is_terminal = output::is_error_terminal() && !output::is_dumb();
+        Self { limit, is_terminal, last: None }
     }
 
     /// Prints the progress, if it has changed enough.
     pub(crate) fn print(&mut self, progress: &Progress<'_>) {
         for news in progress.news {
-            self.clear();
             errln!("umawarden: {}", printable(news));
         }
         if progress.response.is_open || progress.waited < FIRST {
             return;
         }
         if self.is_terminal {
-            let line = printable(&line(progress, self.limit)).into_owned();
-            let width = width();
-            let cut: String = line.chars().take(width.saturating_sub(1)).collect();
-            output::print_error(&format!("\r\x1b[K{cut}"));
-            self.is_on_line = true;
+            let line = line(progress, self.limit);
+            let bar = reached(progress.response).map(|share| bar(share) + " ").unwrap_or_default();
+            output::draw_line(&printable(&format!("{bar}{line}")));
             return;
         }
         let kinds: Vec<_> = {
@@ -77,19 +70,15 @@ impl ProgressPrinter {
 
     /// Ends the line on a terminal.
     pub(crate) fn end(&mut self) {
-        self.clear();
-    }
-
-    fn clear(&mut self) {
-        if std::mem::take(&mut self.is_on_line) {
-            output::print_error("\r\x1b[K");
-        }
+        output::clear_line();
     }
 }
 
-fn width() -> usize {
-    let size = rustix::termios::tcgetwinsize(std::io::stderr()).map(|size| size.ws_col);
-    size.ok().filter(|columns| *columns > 0).map_or(WIDTH, usize::from)
+/// How much of the need is available; `None` if that is unknown, or not what it waits for.
+fn reached(response: &GateResponse) -> Option<f64> {
+    let available = response.available_bytes?;
+    let need = response.request.need_bytes;
+    (available < need).then(|| share(available, need))
 }
 
 /// A time for people, with tenths if it is short.

@@ -10,13 +10,26 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::cli::output::{self, errln};
 
 /// Shells add this to the number of the signal.
-const BY_SIGNAL: i32 = 128;
+pub(crate) const BY_SIGNAL: i32 = 128;
 
 /// From now on SIGINT, SIGTERM and SIGHUP end this process.
 ///
 /// # Errors
 /// The signals cannot be handled.
 pub(super) fn end_at_once() -> io::Result<()> {
+    on_end(|number| {
+        if output::is_error_terminal() {
+            errln!();
+        }
+        std::process::exit(BY_SIGNAL + number);
+    })
+}
+
+/// Calls `end` with the number of the first SIGINT, SIGTERM or SIGHUP, on a thread of its own.
+///
+/// # Errors
+/// The signals cannot be handled.
+pub(crate) fn on_end(end: impl FnOnce(i32) + Send + 'static) -> io::Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
     let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let listened: Vec<(i32, Signal)> = {
@@ -34,10 +47,7 @@ pub(super) fn end_at_once() -> io::Result<()> {
                 });
             }
             if let Some(Ok(number)) = waits.join_next().await {
-                if output::is_error_terminal() {
-                    errln!();
-                }
-                std::process::exit(BY_SIGNAL + number);
+                end(number);
             }
         });
     })?;

@@ -43,9 +43,17 @@ impl std::str::FromStr for Need {
     }
 }
 
-/// Reads a need for memory, which has a unit: 90 is hardly meant to be 90 bytes.
+/// Reads a need for memory: 90 is hardly meant to be 90 bytes, and 90B is.
 pub(crate) fn need_bytes(text: &str) -> Result<u64, String> {
+    let is_bare = text.trim_end().ends_with(|last: char| last.is_ascii_digit());
+    let digits = text.strip_suffix('B').map(str::trim_end);
+    let is_in_bytes = digits.is_some_and(|digits| digits.parse::<u64>().is_ok());
     match size_bytes(text)? {
+        bytes if is_in_bytes && bytes > 0 => Ok(bytes),
+        bytes @ 1..LEAST_NEED if is_bare => Err(format!(
+            "are {} meant? Write --need {bytes}GiB, or --need {bytes}B if they are",
+            counted(bytes, "byte")
+        )),
         0 => Err("an engine needs more than nothing".to_owned()),
         bytes if bytes < LEAST_NEED => Err(format!(
             "{} is hardly what an engine needs: write it like 90GiB",
@@ -148,5 +156,10 @@ mod tests {
             let read: Result<Need, String> = text.parse();
             assert!(read.is_err(), "{text}: {read:?}");
         }
+        assert_eq!("10B".parse(), Ok(Need::Bytes(10)));
+        assert_eq!("96636764160".parse(), Ok(Need::Bytes(90 << 30)));
+        let asked = "are 10 bytes meant? Write --need 10GiB, or --need 10B if they are";
+        assert_eq!("10".parse::<Need>(), Err(asked.to_owned()));
+        assert!("0B".parse::<Need>().is_err() && "10KiB".parse::<Need>().is_err());
     }
 }

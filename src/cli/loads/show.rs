@@ -2,6 +2,7 @@
 
 use super::read::{StoredLoad, release_text};
 use crate::cli::history::printable;
+use crate::cli::style::{is_too_wide, stacked};
 use crate::model::{LoadEnd, bytes_text};
 
 const COLUMNS: [&str; 13] = [
@@ -30,6 +31,10 @@ pub(super) fn table(loads: &[StoredLoad]) -> String {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
     };
     let widths: Vec<usize> = (0..COLUMNS.len()).map(|column| width(column).unwrap_or(0)).collect();
+    if is_too_wide(widths.iter().sum::<usize>() + 2 * (COLUMNS.len() - 1)) {
+        let rows: Vec<String> = rows.iter().skip(1).map(|row| stacked(&COLUMNS, row)).collect();
+        return rows.join("\n");
+    }
     let mut text = String::new();
     for row in &rows {
         let mut line = String::new();

@@ -12,6 +12,7 @@ use super::plan::{Plan, Wanted};
 use super::write::Written;
 use crate::cli::history::printable;
 use crate::cli::output::{errln, outln};
+use crate::cli::style::fitted;
 use crate::model::bytes_text;
 use crate::policy::restarts::GROUP;
 
@@ -34,7 +35,7 @@ impl Shown<'_> {
         let (since, covered) = (self.observed.since, self.observed.covered);
         writeln!(out, "From {since:.0} to {covered:.0}.")?;
         for remark in self.remarks {
-            writeln!(out, "# {}", printable(remark))?;
+            writeln!(out, "{}", fitted(&format!("# {remark}")))?;
         }
         let is_quiet =
             |one: &&Assessed| one.counts.episodes == 0 && one.verdict == Verdict::NotEnoughSeen;
@@ -53,7 +54,8 @@ impl Shown<'_> {
     fn rule(&self, one: &Assessed, out: &mut impl Write) -> io::Result<()> {
         let (rule, grade) = &one.pair;
         let name = rule.to_string();
-        writeln!(out, "\n{} {grade}: {} ({})", printable(&name), one.verdict.text(), one.why)?;
+        let text = format!("{name} {grade}: {} ({})", one.verdict.text(), one.why);
+        writeln!(out, "\n{}", fitted(&text))?;
         let counts = &one.counts;
         let by_result = [
             (EpisodeResult::InTime, counts.in_time),
@@ -66,12 +68,13 @@ impl Shown<'_> {
         let by_result = by_result.iter().filter(|(_, count)| *count > 0);
         let by_result = by_result.map(|(result, count)| format!("{} {count}", result.text()));
         let by_result = by_result.collect::<Vec<_>>().join(", ");
-        writeln!(out, "  episodes {}, acts {}: {by_result}", counts.episodes, counts.acts)?;
+        let text = format!("  episodes {}, acts {}: {by_result}", counts.episodes, counts.acts);
+        writeln!(out, "{}", fitted(&text))?;
         if !one.is_loaded && *rule.group != *GROUP {
             writeln!(out, "  not among the rules of the configuration")?;
         }
         for judged in one.judged.iter().rev().take(MOST_SHOWN) {
-            writeln!(out, "  {}", printable(&line(judged)))?;
+            writeln!(out, "{}", fitted(&format!("  {}", line(judged))))?;
         }
         if let more @ 1.. = one.judged.len().saturating_sub(MOST_SHOWN) {
             writeln!(out, "  and {more} before")?;
@@ -87,11 +90,10 @@ impl Shown<'_> {
             .filter(|one| *one.pair.0.group == *GROUP && one.verdict == Verdict::Ready);
         for one in restarts {
             let rule = one.pair.0.to_string();
-            writeln!(
-                out,
-                "\n{}: write mode: enforce into its entry of restarts, or add restart to enforce",
-                printable(&rule)
-            )?;
+            let text = format!(
+                "{rule}: write mode: enforce into its entry of restarts, or add restart to enforce"
+            );
+            writeln!(out, "\n{}", fitted(&text))?;
         }
         if plan.promoted.is_empty() && plan.left_out.is_empty() {
             return writeln!(out, "\nNothing is ready to be enforced.");
@@ -100,11 +102,11 @@ impl Shown<'_> {
         for (rule, grades) in &plan.promoted {
             let grades: Vec<&str> = grades.iter().map(|grade| grade.name()).collect();
             let rule = rule.to_string();
-            writeln!(out, "can be enforced: {} ({})", printable(&rule), grades.join(", "))?;
+            let text = format!("can be enforced: {rule} ({})", grades.join(", "));
+            writeln!(out, "{}", fitted(&text))?;
         }
         for (rule, why) in &plan.left_out {
-            let text = format!("left out: {rule}: {why}");
-            writeln!(out, "{}", printable(&text))?;
+            writeln!(out, "{}", fitted(&format!("left out: {rule}: {why}")))?;
         }
         Ok(())
     }
@@ -157,7 +159,7 @@ fn list<'a>(
         by_text.entry(about(one)).or_default().push(format!("{rule} {grade}"));
     }
     for (text, names) in by_text {
-        writeln!(out, "\n{what}, {}:", printable(&text))?;
+        writeln!(out, "\n{}", fitted(&format!("{what}, {text}:")))?;
         for name in names {
             writeln!(out, "  {}", printable(&name))?;
         }

@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::compare::{Comparison, Side};
 use crate::cli::history::{
-    aim_text, alert_text, decision_text, event_text, outcome_text, printable, value_text,
+    aim_text, alert_text, decision_text, event_text, outcome_text, value_text,
 };
 use crate::cli::json_time::{Object, OutcomeObject};
+use crate::cli::style::fitted;
 use crate::model::{AimCheck, DecisionRecord, Event, Moment, Observation, counted};
 use crate::recording::Entry;
 use crate::replayer::{Replayer, Stepped};
@@ -70,7 +71,7 @@ impl<W: Write> Show<W> {
         if self.json {
             return self.object(&Remark { kind: "remark", text });
         }
-        Ok(writeln!(self.out, "# {}", printable(text))?)
+        Ok(writeln!(self.out, "{}", fitted(&format!("# {text}")))?)
     }
 
     /// The result of an entry.
@@ -166,7 +167,8 @@ impl<W: Write> Show<W> {
             return self.object(&object);
         }
         let (sign, text) = (side.sign(), decision_text(decision));
-        writeln!(self.out, "{:.3}  {sign} {name:<16}  {}", at.utc, printable(&text))?;
+        let text = format!("{:.3}  {sign} {name:<16}  {text}", at.utc);
+        writeln!(self.out, "{}", fitted(&text))?;
         Ok(())
     }
 
@@ -190,18 +192,21 @@ impl<W: Write> Show<W> {
             return Ok(writeln!(self.out)?);
         }
         let Counts { steps, events, alerts, decisions } = self.counts;
-        let mut text = format!("\n{}", counted(steps, "step"));
+        writeln!(self.out)?;
+        let mut text = counted(steps, "step");
         if let (Some(from), Some(to)) = (from, to) {
             // Writing to a String cannot fail.
             write!(text, " from {from:.3} to {to:.3}").unwrap_or_default();
         }
-        writeln!(
-            self.out,
-            "{text}: {}, {} in alerts, {}.\n{result}\n{LIMIT}",
+        text.push_str(&format!(
+            ": {}, {} in alerts, {}.",
             counted(events, "event"),
             counted(alerts, "change"),
             counted(decisions, "decision"),
-        )?;
+        ));
+        for line in [&*text, &*result, LIMIT] {
+            writeln!(self.out, "{}", fitted(line))?;
+        }
         if is_cut {
             writeln!(self.out, "Part of the recording is damaged or missing: see above.")?;
         }
@@ -245,7 +250,7 @@ impl<W: Write> Show<W> {
     }
 
     fn text(&mut self, time: Timestamp, kind: &str, text: &str) -> anyhow::Result<()> {
-        Ok(writeln!(self.out, "{time:.3}  {kind:<18}  {}", printable(text))?)
+        Ok(writeln!(self.out, "{}", fitted(&format!("{time:.3}  {kind:<18}  {text}")))?)
     }
 
     fn object(&mut self, object: &impl Serialize) -> anyhow::Result<()> {

@@ -9,6 +9,7 @@ use anyhow::Context;
 
 use super::{Found, log_text};
 use crate::cli::log_input::{LogInput, STANDARD_INPUT, open_log, written};
+use crate::cli::progress::{Progress, Watched};
 use crate::cli::storage::forbidden;
 use crate::files::open_regular;
 use crate::recording::{MAGIC, OpenError, SegmentReader, segment_files};
@@ -19,7 +20,9 @@ pub(super) type Sink<'s> = &'s mut dyn FnMut(Found) -> anyhow::Result<()>;
 /// Reads a file of any kind.
 pub(super) fn read(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
     if path.as_os_str() == "-" {
-        return read_stream(BufReader::new(io::stdin()), STANDARD_INPUT, None, sink);
+        let mut progress = Progress::bytes("replay", None);
+        let watched = Watched::new(io::stdin(), &mut progress);
+        return read_stream(BufReader::new(watched), STANDARD_INPUT, None, sink);
     }
     let name = path.display().to_string();
     let cannot_read = || format!("cannot read {name}");
@@ -27,7 +30,14 @@ pub(super) fn read(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
         return read_folder(path, sink);
     }
     let file = open_log(path).with_context(cannot_read)?;
-    read_stream(BufReader::new(file), &name, written(path), sink)
+    let mut progress = Progress::bytes("replay", size(path));
+    let watched = Watched::new(file, &mut progress);
+    read_stream(BufReader::new(watched), &name, written(path), sink)
+}
+
+/// The size of a file; `None` of a pipe.
+fn size(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|metadata| metadata.len())
 }
 
 fn read_folder(folder: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
@@ -38,8 +48,10 @@ fn read_folder(folder: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
     if files.is_empty() {
         anyhow::bail!("{} has no recording (*.umarec)", folder.display());
     }
+    let bytes = files.iter().filter_map(|path| size(path)).sum();
+    let mut progress = Progress::bytes("replay", Some(bytes));
     for path in &files {
-        read_segment_of_folder(path, sink)?;
+        read_segment_of_folder(path, &mut progress, sink)?;
     }
     Ok(())
 }
@@ -55,13 +67,17 @@ fn segments(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// An unusable or deleted segment leaves a gap; others may be usable.
-fn read_segment_of_folder(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
+fn read_segment_of_folder(
+    path: &Path,
+    progress: &mut Progress,
+    sink: Sink<'_>,
+) -> anyhow::Result<()> {
     let name = path.display().to_string();
     let file = match open_regular(path) {
         Ok(file) => file,
         Err(error) => return sink(Found::Cut(format!("{name} cannot be read: {error}"))),
     };
-    match SegmentReader::open(BufReader::new(file)) {
+    match SegmentReader::open(BufReader::new(Watched::new(file, progress))) {
         Ok(reader) => read_segment(reader, &name, sink),
         Err(OpenError::NotARecording) => {
             sink(Found::Cut(format!("{name} is not a recording, or cut off at its start")))

@@ -16,6 +16,7 @@ use crate::cli::explain::rules_recorded_last;
 use crate::cli::history::{no_journal, past, printable};
 use crate::cli::output;
 use crate::cli::storage::{StorageArguments, may_be_read};
+use crate::cli::style::{fitted, is_too_wide};
 use crate::config::reader::load_rules;
 use crate::config::settings::{RuleSource, limits};
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
@@ -210,11 +211,13 @@ impl Report {
             writeln!(out, "# the journal begins later, at {begins:.0}")?;
         }
         for remark in &self.remarks {
-            writeln!(out, "# {}", printable(remark))?;
+            writeln!(out, "{}", fitted(&format!("# {remark}")))?;
         }
         if !busy.is_empty() {
             let names = busy.iter().map(|(rule, _)| rule.to_string().chars().count());
             let width = names.max().unwrap_or(0).max(4);
+            // The names have lines of their own then.
+            let width = if is_too_wide(width + COUNTS) { 4 } else { width };
             let head = format!(
                 "{:<width$}  {:<7}  {:>6}  {:>10}  {:>6}  {:>6}  {:>14}",
                 "rule", "mode", "fired", "would act", "acted", "held", "ended by itself"
@@ -251,6 +254,9 @@ impl Report {
         Ok(())
     }
 }
+
+/// The columns of the counts beside the names.
+const COUNTS: usize = 61;
 
 /// The first line of `--json`.
 #[derive(Serialize)]

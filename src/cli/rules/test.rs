@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::super::Exit;
 use super::count;
 use crate::cli::output;
+use crate::cli::progress::Progress;
 use crate::config::measure::written;
 use crate::config::mistake::{Mistake, Mistakes, SourceText, Style};
 use crate::config::reader::{Unreadable, find_as_promtool, is_test_file, read_text};
@@ -124,7 +125,10 @@ pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
     let colours = !arguments.json && output::colours_wanted(output::is_terminal());
     let style = if colours { Style::Coloured } else { Style::Plain };
     let mut exit = Exit::Fine;
-    for path in test_files(&arguments.paths) {
+    let files = test_files(&arguments.paths);
+    let mut progress = Progress::things("rules test", "files", files.len() as u64);
+    for path in files {
+        progress.advance(0);
         let tested = match path {
             Ok(path) => Tested::new(&path),
             Err(unreadable) => Tested::unreadable(unreadable),
@@ -139,6 +143,7 @@ pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
             false => tested.print_text(style, &mut out),
         };
         printed.and_then(|()| out.flush())?;
+        progress.advance(1);
     }
     Ok(exit)
 }

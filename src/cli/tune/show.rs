@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::super::history::printable;
 use super::{Comparison, Done};
 use crate::cli::output::{errln, outln};
+use crate::cli::style::fitted;
 use crate::model::bytes_text;
 use crate::tune::{Present, Profile, Row};
 
@@ -31,12 +32,12 @@ pub(super) fn table(compared: &Comparison<'_>, done: &Done) {
         let mark = if row.fits() { ' ' } else { '!' };
         let (name, value) = (row.advice.name.name(), row.advice.value);
         outln!("{mark} {name:<28} {:>12} {value:>12}  {}", now(row), row.advice.source.name());
-        outln!("    {}.", row.advice.why);
-        outln!("    It costs: {}.", row.advice.trades);
+        outln!("{}", fitted(&format!("    {}.", row.advice.why)));
+        outln!("{}", fitted(&format!("    It costs: {}.", row.advice.trades)));
     }
     outln!();
     for warning in warnings {
-        outln!("warning: {warning}");
+        outln!("{}", fitted(&format!("warning: {warning}")));
     }
     let lasts = if done.persisted.is_some() { "" } else { ", until the next boot" };
     for (sysctl, value) in &done.applied {

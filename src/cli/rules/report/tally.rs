@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use crate::cli::history::{number_text, printable};
+use crate::cli::style::{fitted, is_too_wide};
 use crate::cli::targets::{AlertLabels, target_name, target_parts};
 use crate::model::{
     AlertChange, AlertState, Decision, DecisionRecord, Grade, HoldReason, Mode, Outcome,
@@ -287,16 +288,21 @@ impl Tally {
             0 => String::new(),
             would_act => format!("{} of {would_act}", self.by_itself),
         };
+        let name = printable(&rule);
+        let is_short = name.chars().count() <= width;
+        if !is_short {
+            writeln!(out, "{name}")?;
+        }
         writeln!(
             out,
             "{:<width$}  {mode:<7}  {:>6}  {:>10}  {:>6}  {held:>6}  {by_itself:>14}",
-            printable(&rule),
+            if is_short { &*name } else { "" },
             self.fired,
             self.would_act,
             self.acted
         )?;
         for note in self.target_notes().into_iter().chain(self.notes(until)) {
-            writeln!(out, "  {}", printable(&note))?;
+            writeln!(out, "{}", fitted(&format!("  {note}")))?;
         }
         let spreads = self.spreads();
         let shown = &spreads[..spreads.len().min(MOST_SHOWN)];
@@ -305,10 +311,16 @@ impl Tally {
             let text = |value| number_text(spread.series, value);
             let (least, median) = (text(spread.least), text(spread.median));
             let greatest = text(spread.greatest);
+            let series = printable(spread.series);
+            if is_too_wide(name + 60) {
+                let text =
+                    format!("  {series}  least {least}, median {median}, greatest {greatest}");
+                writeln!(out, "{}", fitted(&text))?;
+                continue;
+            }
             writeln!(
                 out,
-                "  {:<name$}  least {least:>12}  median {median:>12}  greatest {greatest:>12}",
-                printable(spread.series)
+                "  {series:<name$}  least {least:>12}  median {median:>12}  greatest {greatest:>12}"
             )?;
         }
         if spreads.len() > MOST_SHOWN {

@@ -1,0 +1,93 @@
+//! The help of the program itself: its commands in groups, which clap does not do
+//! (<https://github.com/clap-rs/clap/issues/1553>).
+
+use clap::Command;
+
+use super::style::wrapped;
+use crate::cli::output;
+
+/// The widest help, as clap's own.
+pub(super) const WIDEST: usize = 100;
+
+/// The groups and their commands, in the order of the help.
+const GROUPS: [(&str, &[&str]); 5] = [
+    (
+        "See what happens",
+        &["top", "status", "engines", "verdict", "cluster", "history", "explain", "query"],
+    ),
+    ("Run and set up", &["run", "doctor", "tune", "config", "token", "print"]),
+    ("Start engines", &["gate", "lease", "leases", "launch", "fit", "loads", "adopt"]),
+    ("Rules and recordings", &["rules", "promote", "replay", "dmesg"]),
+    ("Give orders", &["silence", "approve", "deny", "breaker", "pause", "resume", "reboot"]),
+];
+
+/// The group of a command that is in none of them.
+const OTHERS: &str = "Others";
+
+/// The same command, whose help has its commands in groups.
+pub(super) fn grouped(command: Command) -> Command {
+    let width = output::width().unwrap_or(WIDEST).min(WIDEST);
+    let groups = groups(&command, width);
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{options}}{{after-help}}"
+    ))
+}
+
+fn groups(command: &Command, width: usize) -> String {
+    let header = command.get_styles().get_header();
+    let literal = command.get_styles().get_literal();
+    let known = |name: &&str| command.find_subcommand(name).is_some_and(|one| !one.is_hide_set());
+    let is_grouped = |name: &str| GROUPS.iter().any(|(_, names)| names.contains(&name));
+    let others: Vec<&str> = command
+        .get_subcommands()
+        .filter(|one| !one.is_hide_set() && !is_grouped(one.get_name()))
+        .map(Command::get_name)
+        .collect();
+    let all = GROUPS.into_iter().chain([(OTHERS, others.as_slice())]);
+    let names = command.get_subcommands().filter(|one| !one.is_hide_set()).map(Command::get_name);
+    let column = names.map(str::len).max().unwrap_or(0) + 4;
+    let mut text = String::new();
+    for (title, names) in all {
+        let names: Vec<&str> = names.iter().copied().filter(known).collect();
+        if names.is_empty() {
+            continue;
+        }
+        text.push_str(&format!("{header}{title}:{header:#}\n"));
+        for name in names {
+            let about = command.find_subcommand(name).and_then(Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let gap = " ".repeat(column.saturating_sub(name.len() + 2));
+            let about = wrapped(&about, column, column, width);
+            text.push_str(&format!("  {literal}{name}{literal:#}{gap}{about}\n"));
+        }
+        text.push('\n');
+    }
+    text.push_str(&format!("{header}Options:{header:#}\n"));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::cli::Arguments;
+
+    #[test]
+    fn every_command_is_in_one_group_with_its_whole_sentence() {
+        let command = Arguments::command();
+        for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+            let name = one.get_name();
+            let groups = GROUPS.iter().filter(|(_, names)| names.contains(&name)).count();
+            assert_eq!(groups, 1, "{name}");
+        }
+        let help = grouped(command).render_help().to_string();
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for one in Arguments::command().get_subcommands().filter(|one| !one.is_hide_set()) {
+            let about = one.get_about().unwrap().to_string();
+            assert!(words(&help).contains(&format!("{} {}", one.get_name(), words(&about))));
+        }
+        assert!(!help.contains("nvml-child"), "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= WIDEST), "{help}");
+    }
+}
