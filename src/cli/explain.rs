@@ -1,6 +1,7 @@
 //! `umawarden explain`.
 
 mod journalled;
+mod live;
 mod recorded;
 mod release;
 mod sentence;
@@ -17,9 +18,11 @@ use promql_rules::did_you_mean;
 use self::journalled::Journalled;
 use self::recorded::Recorded;
 use super::Exit;
+use super::control::Client;
 use super::history::past;
 use super::storage::{StorageArguments, may_be_read};
 use crate::cli::output;
+use crate::config::flags::RunFlags;
 use crate::config::settings::RuleSource;
 use crate::journal::StoredDecision;
 use crate::model::{Mode, RuleId};
@@ -71,11 +74,12 @@ pub struct ExplainArguments {
 const AFTER_HELP: &str = "\
 Explains why a rule acted or did not act: the value of each part of its condition and aim, its state
 and since when, each guard rail, and its last decisions. Read-only, and usable while the daemon
-runs; the recording is up to five seconds behind.
+runs, which has the present values.
 
-Values come from the flight recorder, whose recording is replayed up to the time. Earlier decisions
-come from the journal. Without a recording, the journal has the decisions and the values at their
-time; ranges and offsets are unknown then, and the rules are the current ones.
+Without a daemon, and of another time, values come from the flight recorder, whose recording is
+replayed up to the time; it is up to five seconds behind. Earlier decisions come from the journal.
+Without a recording, the journal has the decisions and the values at their time; ranges and offsets
+are unknown then, and the rules are the current ones.
 
 With --release only the journal is read, for the last five releases of that engine, or of all.
 
@@ -89,6 +93,11 @@ Exit codes: 0 explained, 2 nothing is known of that rule, engine or time.
 impl ExplainArguments {
     fn meant(&self) -> &str {
         self.rule.as_deref().unwrap_or_default()
+    }
+
+    /// Whether a running daemon has the values.
+    fn is_of_now(&self) -> bool {
+        self.at.is_none() && self.recording.is_none() && self.rules.is_empty()
     }
 }
 
@@ -116,6 +125,8 @@ struct RuleReport {
 /// The source of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ReportSource {
+    /// The daemon, which has the present values.
+    Daemon,
     /// The flight recorder; `whole`: from the start of the process.
     Recording { whole: bool, name: String },
     /// The journal alone.
@@ -168,6 +179,13 @@ fn report(arguments: &ExplainArguments) -> anyhow::Result<RuleReport> {
         Some(_) => Journalled::none(),
         None => Journalled::open(&dir),
     };
+    if arguments.is_of_now() {
+        let settings = arguments.storage.settings(RunFlags::default())?;
+        let client = Client::new(&settings.web.control_socket);
+        if let Some(report) = live::explain(&client, &dir, arguments.meant(), &journal) {
+            return Ok(report);
+        }
+    }
     let found = match &arguments.recording {
         Some(path) => recorded::of_file(path, arguments.at, &journal)?,
         None => recorded::of_storage(&dir, arguments.at, &journal)?,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use promql_rules::{Relation, Traced};
 
-use super::show::{short, value};
+use super::show::value;
 use super::{ReportSource, RuleReport};
 use crate::journal::StoredDecision;
 use crate::model::{Decision, HoldReason, Mode, OutcomeResult, duration_text};
@@ -69,7 +69,7 @@ fn ended(condition: &Traced) -> String {
 }
 
 fn why(part: &Traced) -> String {
-    let text = short(&part.text);
+    let text = &part.text;
     match (part.relation, part.parts.as_slice()) {
         (Relation::Compares, [left, right]) => {
             format!("`{text}` is false, {} against {}", value(left), value(right))

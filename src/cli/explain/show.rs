@@ -10,10 +10,12 @@ use serde_json::json;
 use super::sentence::sentence;
 use super::{ReportSource, RuleReport, Since};
 use crate::cli::history::{decision_text, outcome_text, printable};
+use crate::cli::output;
+use crate::cli::style::{fitted, wrapped};
 use crate::model::{Mode, duration_text, measured_bytes_text};
 use crate::policy::explain::{part_json, rail_json};
 
-/// Longer texts of parts are truncated in the table; `--json` has them whole.
+/// Longer texts of parts have lines of their own in the table, above their values.
 const TEXT_WIDTH: usize = 64;
 
 /// Elements of a vector that are printed.
@@ -28,9 +30,10 @@ pub(super) fn text(report: &RuleReport, now: Timestamp, out: &mut impl Write) ->
     let source = match &report.source {
         ReportSource::Recording { name, .. } => format!("from the recording {name}"),
         ReportSource::Journal => "from the journal".to_owned(),
+        ReportSource::Daemon => "from the daemon".to_owned(),
     };
     writeln!(out, "{:.3}, {ago:#} ago, {}\n", report.at, printable(&source))?;
-    writeln!(out, "{}\n", printable(&sentence(report)))?;
+    writeln!(out, "{}\n", fitted(&sentence(report)))?;
     let since = match report.since {
         None => String::new(),
         Some(Since::Exactly(since)) => format!(" since {since:.3}"),
@@ -52,7 +55,7 @@ pub(super) fn text(report: &RuleReport, now: Timestamp, out: &mut impl Write) ->
     remedy(report, out)?;
     decisions(report, out)?;
     for remark in &report.remarks {
-        writeln!(out, "# {}", printable(remark))?;
+        writeln!(out, "{}", fitted(&format!("# {remark}")))?;
     }
     Ok(())
 }
@@ -86,7 +89,8 @@ fn remedy(report: &RuleReport, out: &mut impl Write) -> io::Result<()> {
     let width = remedy.rails.iter().map(|rail| rail.reason.name().len()).max().unwrap_or(0);
     for rail in &remedy.rails {
         let (holds, name) = (if rail.holds { "holds" } else { "free " }, rail.reason.name());
-        writeln!(out, "  {holds}  {name:<width$}  {}", printable(&rail.detail))?;
+        let text = format!("  {holds}  {name:<width$}  {}", rail.detail);
+        writeln!(out, "{}", fitted(&text))?;
     }
     let mode = report.explanation.rule.mode;
     let holds = if mode == Mode::Observe { "holds" } else { "free " };
@@ -105,10 +109,12 @@ fn decisions(report: &RuleReport, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\nlast decisions")?;
     for record in &report.decisions {
         let at = record.decision.at.utc;
-        writeln!(out, "  {at:.3}  {}", printable(&decision_text(&record.decision)))?;
+        let text = format!("  {at:.3}  {}", decision_text(&record.decision));
+        writeln!(out, "{}", fitted(&text))?;
         if let Some(outcome) = &record.outcome {
             let text = outcome_text(outcome, None, record.aim_check.as_ref());
-            writeln!(out, "  {:.3}  {}", outcome.ended.utc, printable(&text))?;
+            let text = format!("  {:.3}  {text}", outcome.ended.utc);
+            writeln!(out, "{}", fitted(&text))?;
         }
     }
     writeln!(out)
@@ -118,9 +124,16 @@ fn decisions(report: &RuleReport, out: &mut impl Write) -> io::Result<()> {
 fn tree(root: &Traced, out: &mut impl Write) -> io::Result<()> {
     let mut lines = Vec::new();
     collect(root, 1, &mut lines);
-    let width = lines.iter().map(|(text, _)| text.chars().count()).max().unwrap_or(0);
+    let widths = lines.iter().map(|(text, _)| text.chars().count());
+    let width = widths.filter(|width| *width <= TEXT_WIDTH).max().unwrap_or(0);
     for (text, values) in lines {
         let mut left = text;
+        if left.chars().count() > width {
+            let indent = left.len() - left.trim_start().len() + 2;
+            let columns = output::width().unwrap_or(usize::MAX);
+            writeln!(out, "{}", wrapped(&left, 0, indent, columns))?;
+            left.clear();
+        }
         for value in values {
             writeln!(out, "{left:<width$}  {}", printable(&value))?;
             left.clear();
@@ -144,17 +157,8 @@ fn label(part: &Traced) -> Cow<'_, str> {
         Relation::And if is_long => Cow::Borrowed("and"),
         Relation::Or if is_long => Cow::Borrowed("or"),
         Relation::Unless if is_long => Cow::Borrowed("unless"),
-        _ => Cow::Owned(short(&part.text)),
+        _ => Cow::Borrowed(&part.text),
     }
-}
-
-/// Truncates a text, to leave space for values.
-pub(super) fn short(text: &str) -> String {
-    if text.chars().count() <= TEXT_WIDTH {
-        return text.to_owned();
-    }
-    let start: String = text.chars().take(TEXT_WIDTH - 1).collect();
-    format!("{start}…")
 }
 
 /// A part's value in a few words.
@@ -231,6 +235,7 @@ pub(super) fn json(report: &RuleReport, out: &mut impl Write) -> io::Result<()> 
     let (source, whole, name) = match &report.source {
         ReportSource::Recording { whole, name } => ("recording", *whole, Some(name)),
         ReportSource::Journal => ("journal", false, None),
+        ReportSource::Daemon => ("daemon", true, None),
     };
     let (since, exact) = match report.since {
         None => (None, false),
