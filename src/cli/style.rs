@@ -153,7 +153,8 @@ fn aligned(text: &str) -> usize {
 pub(super) fn wrapped(text: &str, head: usize, indent: usize, width: usize) -> String {
     let mut shown = String::with_capacity(text.len() + 16);
     let mut column = head;
-    let mut is_first_of_line = true;
+    // A wide beginning may have the first line for itself.
+    let mut is_first_of_line = head <= indent;
     let mut rest = text;
     while !rest.is_empty() {
         let gap = rest.len() - rest.trim_start_matches(' ').len();
@@ -189,6 +190,13 @@ mod tests {
         assert_eq!(row.shown(PIPE), "problem  swap is on and engines page");
         let coloured = Screen { width: Some(80), has_colours: true };
         assert_eq!(row.shown(coloured), "\x1b[1;31mproblem  \x1b[0mswap is on and engines page");
+    }
+
+    #[test]
+    fn a_long_word_behind_a_wide_beginning_has_a_line_of_its_own() {
+        let row = Row::new(Tone::Plain, &"h".repeat(30), "a_long_word");
+        let screen = Screen { width: Some(36), has_colours: false };
+        assert_eq!(row.shown(screen), format!("{}\n    a_long_word", "h".repeat(30)));
     }
 
     #[test]

@@ -241,7 +241,10 @@ fn a_gate_reserves_what_it_was_asked_for_and_says_so() {
     assert_eq!(gate(&["--need=4GiB"]).status.code(), Some(0));
     let without_a_unit = gate(&["--need=90"]);
     let text = String::from_utf8_lossy(&without_a_unit.stderr).into_owned();
-    assert!(without_a_unit.status.code() == Some(2) && text.contains("like 90GiB"), "{text}");
+    assert!(
+        without_a_unit.status.code() == Some(2) && text.contains("Write --need 90GiB"),
+        "{text}"
+    );
 }
 
 /// A gate in a script, and then the launcher.
