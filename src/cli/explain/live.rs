@@ -97,8 +97,8 @@ struct Range {
 /// Labels by name, which are sorted so.
 type Labels = std::collections::BTreeMap<Arc<str>, Arc<str>>;
 
-/// The present explanation of a rule; `None` if the daemon cannot give it: what is recorded is to be
-/// explained then.
+/// The present explanation of a rule. `None` if the daemon cannot give it: what is recorded is to
+/// be explained then.
 pub(super) fn explain(
     client: &Client,
     dir: &Path,

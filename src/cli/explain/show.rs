@@ -25,14 +25,15 @@ const MOST_ELEMENTS: usize = 4;
 pub(super) fn text(report: &RuleReport, now: Timestamp, out: &mut impl Write) -> io::Result<()> {
     let rule = &report.explanation.rule;
     let every = duration_text(rule.interval);
-    writeln!(out, "{} of {}, judged every {every}", rule.rule, printable(&rule.file))?;
+    let text = format!("{} of {}, judged every {every}", rule.rule, rule.file);
+    writeln!(out, "{}", fitted(&text))?;
     let ago = now.duration_since(report.at).round(jiff::Unit::Second).unwrap_or_default();
     let source = match &report.source {
         ReportSource::Recording { name, .. } => format!("from the recording {name}"),
         ReportSource::Journal => "from the journal".to_owned(),
         ReportSource::Daemon => "from the daemon".to_owned(),
     };
-    writeln!(out, "{:.3}, {ago:#} ago, {}\n", report.at, printable(&source))?;
+    writeln!(out, "{}\n", fitted(&format!("{:.3}, {ago:#} ago, {source}", report.at)))?;
     writeln!(out, "{}\n", fitted(&sentence(report)))?;
     let since = match report.since {
         None => String::new(),
@@ -41,14 +42,14 @@ pub(super) fn text(report: &RuleReport, now: Timestamp, out: &mut impl Write) ->
     };
     writeln!(out, "state       {}{since}, mode {}", rule.state.name(), rule.mode.name())?;
     if let Some(overridden) = &rule.overridden {
-        writeln!(out, "            {}", printable(overridden))?;
+        writeln!(out, "{}", fitted(&format!("            {overridden}")))?;
     }
     for alert in &rule.alerts {
         let (state, since) = (alert.state.name(), alert.active_since.utc);
         let labels: Vec<String> =
             alert.labels.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
         let line = format!("  {state}, holds since {since:.3}  {{{}}}", labels.join(", "));
-        writeln!(out, "{}", printable(&line))?;
+        writeln!(out, "{}", fitted(&line))?;
     }
     writeln!(out, "\ncondition")?;
     tree(&report.explanation.condition, out)?;
@@ -83,7 +84,7 @@ fn remedy(report: &RuleReport, out: &mut impl Write) -> io::Result<()> {
             Some(decision) => format!("  ← under way, #{decision}"),
             None => "  ← next".to_owned(),
         };
-        writeln!(out, "  {} {}{note}", index + 1, printable(&step.to_string()))?;
+        writeln!(out, "{}", fitted(&format!("  {} {step}{note}", index + 1)))?;
     }
     writeln!(out, "\nguard rails")?;
     let width = remedy.rails.iter().map(|rail| rail.reason.name().len()).max().unwrap_or(0);
@@ -135,7 +136,7 @@ fn tree(root: &Traced, out: &mut impl Write) -> io::Result<()> {
             left.clear();
         }
         for value in values {
-            writeln!(out, "{left:<width$}  {}", printable(&value))?;
+            writeln!(out, "{}", fitted(&format!("{left:<width$}  {value}")))?;
             left.clear();
         }
     }
