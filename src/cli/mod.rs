@@ -27,6 +27,7 @@ pub mod nvml_child;
 mod order_text;
 mod output;
 pub mod pause;
+mod pictures;
 pub mod print;
 mod progress;
 pub mod promote;
@@ -37,10 +38,12 @@ pub mod replay;
 pub mod rules;
 pub mod run;
 pub mod silence;
+pub mod status;
 mod storage;
 mod style;
 mod targets;
 pub mod token;
+pub mod top;
 pub mod tune;
 mod variables;
 pub mod verdict;
@@ -75,7 +78,7 @@ const AFTER_HELP: &str = "\
 Exit codes: 0 fine, 1 findings (something is wrong with what was checked), 2 unusable input.
 
 Start with `umawarden run`: it watches, exports on :9942 and says what it would do; it changes
-nothing until you give it --mode enforce.";
+nothing until you give it --mode enforce. `umawarden top` shows what it sees.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -92,6 +95,10 @@ pub enum Command {
     Rules(rules::RulesArguments),
     /// Show the events, decisions and outcomes in the journal.
     History(history::HistoryArguments),
+    /// Show this node all the time: memory, engines, who waits, what happened.
+    Top(top::TopArguments),
+    /// Show on one screen whether this node is well, and why not.
+    Status(status::StatusArguments),
     /// Show the nodes of the cluster, their state, and the weakest.
     Cluster(cluster::ClusterArguments),
     /// Show the inference engines, their phases, and the evidence.
@@ -194,6 +201,8 @@ impl Arguments {
             Command::Token(arguments) => token::execute(&arguments),
             Command::Rules(arguments) => rules::execute(&arguments),
             Command::History(arguments) => history::execute(&arguments),
+            Command::Top(arguments) => top::execute(&arguments),
+            Command::Status(arguments) => status::execute(&arguments),
             Command::Cluster(arguments) => cluster::execute(&arguments),
             Command::Engines(arguments) => engines::execute(&arguments),
             Command::Loads(arguments) => loads::execute(&arguments),

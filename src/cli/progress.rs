@@ -112,11 +112,20 @@ pub(crate) fn share(done: u64, total: u64) -> f64 {
 
 /// `[########------------]`.
 pub(crate) fn bar(share: f64) -> String {
+    bar_of(share, BAR)
+}
+
+/// A bar of so many cells, without its brackets.
+pub(crate) fn bar_of(share: f64, cells: usize) -> String {
     let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to BAR")]
-    #[expect(clippy::cast_precision_loss, reason = "a small number")]
-    let full = (share * BAR as f64) as usize;
-    format!("[{}{}]", "#".repeat(full), "-".repeat(BAR.saturating_sub(full)))
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a small number"
+    )]
+    let full = (share * cells as f64) as usize;
+    format!("[{}{}]", "#".repeat(full), "-".repeat(cells.saturating_sub(full)))
 }
 
 /// The time left at the pace so far; `None` before there is one, and at the end.

@@ -84,6 +84,9 @@ impl Commands {
             format!("history --json {dir}"),
             format!("history --rule=NoSuch {dir}"),
             format!("history --last-boot {dir}"),
+            format!("top {dir}"),
+            format!("status {dir}"),
+            format!("status --json {dir}"),
             format!("cluster {dir}"),
             format!("engines {dir}"),
             format!("verdict {dir}"),
@@ -178,11 +181,8 @@ fn a_closed_pipe_changes_no_exit_code_and_a_full_disk_is_an_error() {
 fn unprinted(printed: &BTreeSet<String>) -> Vec<String> {
     let help = run(&["--help".to_owned()], Stdio::piped(), Stdio::null());
     let help = String::from_utf8(help.stdout).unwrap();
-    let (_, list) = help.split_once("\nCommands:\n").unwrap();
-    let lines = list.lines().take_while(|line| !line.is_empty());
-    let named = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    let named = named.filter_map(|line| line.split_whitespace().next());
-    named.filter(|name| !printed.contains(*name)).map(str::to_owned).collect()
+    let named = crate::commands::listed(&help).unwrap();
+    named.into_iter().filter(|name| !printed.contains(name)).collect()
 }
 
 #[test]

@@ -50,5 +50,6 @@ mod rules_test;
 mod run;
 mod simulation;
 mod systemd;
+mod terminal;
 mod tls_front;
 mod tune;

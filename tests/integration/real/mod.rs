@@ -35,6 +35,7 @@ mod settings;
 mod shutdown;
 mod starvation;
 mod stop;
+mod top;
 mod verdict;
 
 use std::fs;

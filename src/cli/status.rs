@@ -1,0 +1,95 @@
+//! `umawarden status`.
+
+use clap::Args;
+use serde_json::json;
+
+use super::Exit;
+use super::control::DaemonArguments;
+use super::pictures::{NodeSource, NodesArguments};
+use super::top::{self, View};
+use crate::cli::output::{errln, outln};
+use crate::model::WellLevel;
+
+/// Arguments of `umawarden status`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct StatusArguments {
+    /// The daemon.
+    #[command(flatten)]
+    daemon: DaemonArguments,
+
+    /// Other nodes.
+    #[command(flatten)]
+    nodes: NodesArguments,
+}
+
+const AFTER_HELP: &str = "\
+Shows on one screen whether the node is well and why not, where memory is, the engines, who waits,
+what waits for a person, and what happened last. `umawarden top` shows the same once a second. With
+--json: one object a node.
+
+Not well is a node with a firing alert, a stuck engine, or memory that is lost; unknown one on which
+something necessary for this cannot be read.
+
+Exit codes: 0 it is well; 1 a warning, or it is unknown; 3 critical; 2 no daemon answers, or this
+user may not query it. Of several nodes it is the worst.
+
+  umawarden status
+  umawarden status --node spark-1,spark-2
+  umawarden status --json | jq -r '.well.reasons[]'";
+
+/// The exit code of a critical state, as that of the doctor for a problem.
+const CRITICAL: u8 = 3;
+
+/// How the command ends: the best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Worst {
+    Well,
+    Warning,
+    Critical,
+    Silent,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The configuration cannot be used, or no daemon answers.
+pub fn execute(arguments: &StatusArguments) -> anyhow::Result<Exit> {
+    let mut sources = arguments.nodes.sources(&arguments.daemon)?;
+    let is_one = sources.len() == 1;
+    let mut worst = Worst::Well;
+    for (index, source) in sources.iter_mut().enumerate() {
+        if index > 0 && !arguments.daemon.json {
+            outln!();
+        }
+        let of_node = match show(source, arguments.daemon.json) {
+            Ok(level) => level,
+            Err(why) if is_one => anyhow::bail!("{why}"),
+            Err(why) => {
+                errln!("umawarden: {}: {why}", source.name);
+                Worst::Silent
+            }
+        };
+        worst = worst.max(of_node);
+    }
+    Ok(match worst {
+        Worst::Well => Exit::Fine,
+        Worst::Warning => Exit::Findings,
+        Worst::Critical => Exit::Code(CRITICAL),
+        Worst::Silent => Exit::Unusable,
+    })
+}
+
+fn show(source: &mut NodeSource, as_json: bool) -> Result<Worst, String> {
+    let picture = source.picture()?;
+    if as_json {
+        outln!("{}", json!(picture));
+    } else {
+        top::print(&View::of(&picture));
+    }
+    Ok(match picture.well.level {
+        WellLevel::Well => Worst::Well,
+        WellLevel::Unknown | WellLevel::Warning => Worst::Warning,
+        WellLevel::Critical => Worst::Critical,
+    })
+}

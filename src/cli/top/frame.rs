@@ -1,0 +1,362 @@
+//! A picture as lines, for the terminal and for a pipe.
+
+use jiff::Timestamp;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+use super::memory;
+use crate::cli::history::printable;
+use crate::cli::progress::{bar_of, share};
+use crate::cli::style::{Screen, Tone};
+use crate::model::{
+    ApprovalPicture, EnginePhase, EnginePicture, Happened, HappenedLevel, MemoryHistory,
+    NodePicture, NodeState, Picture, Waiting, WellLevel, bytes_text, duration_text, seconds_text,
+};
+
+/// Lines of reasons why a node is not well.
+const MOST_REASONS: usize = 3;
+
+/// The least height with a plot of the past hour, and the lines of the plot.
+const LEAST_HEIGHT_FOR_PLOT: usize = 34;
+const PLOT_LINES: usize = 9;
+
+/// The cells of a bar in a line.
+const BAR: usize = 10;
+
+/// Lines of the past where the height is unlimited.
+const MOST_HAPPENED: usize = 8;
+
+/// What is shown.
+pub(in crate::cli) struct View<'v> {
+    pub(in crate::cli) picture: &'v Picture,
+    /// The past hour of memory, if known.
+    pub(in crate::cli) memory: Option<&'v MemoryHistory>,
+    /// Why the picture is not of now.
+    pub(in crate::cli) away: Option<String>,
+    /// Which of several nodes it is, like `1 of 3`.
+    pub(in crate::cli) which: Option<String>,
+}
+
+impl<'v> View<'v> {
+    /// The picture alone.
+    pub(in crate::cli) fn of(picture: &'v Picture) -> Self {
+        Self { picture, memory: None, away: None, which: None }
+    }
+}
+
+/// How large it may be.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Frame {
+    pub(in crate::cli) width: usize,
+    /// `None`: as many lines as there are.
+    pub(in crate::cli) height: Option<usize>,
+    pub(in crate::cli) is_utf8: bool,
+    /// Entries of the past to leave out.
+    pub(in crate::cli) scroll: usize,
+}
+
+/// A part of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Piece {
+    pub(in crate::cli) tone: Tone,
+    pub(in crate::cli) text: String,
+}
+
+/// A line of pieces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::cli) struct Line(pub(in crate::cli) Vec<Piece>);
+
+impl Line {
+    /// A line with one piece.
+    pub(super) fn of(tone: Tone, text: &str) -> Self {
+        Self::default().with(tone, text)
+    }
+
+    /// The same with another piece, in which what is not printable is escaped.
+    pub(super) fn with(mut self, tone: Tone, text: &str) -> Self {
+        self.0.push(Piece { tone, text: printable(text).into_owned() });
+        self
+    }
+
+    pub(super) fn width(&self) -> usize {
+        self.0.iter().map(|piece| piece.text.width()).sum()
+    }
+
+    /// Not wider than that. What is cut off ends with a mark.
+    fn cut(self, width: usize, mark: char) -> Self {
+        if self.width() <= width {
+            return self;
+        }
+        let mut left = width.saturating_sub(1);
+        let mut cut = Vec::new();
+        for piece in self.0 {
+            let mut text = String::new();
+            for letter in piece.text.chars() {
+                let wide = letter.width().unwrap_or(0);
+                if wide > left {
+                    text.push(mark);
+                    cut.push(Piece { tone: piece.tone, text });
+                    return Self(cut);
+                }
+                left -= wide;
+                text.push(letter);
+            }
+            cut.push(Piece { tone: piece.tone, text });
+        }
+        Self(cut)
+    }
+
+    /// The line as it is for that terminal.
+    pub(in crate::cli) fn shown(&self, screen: Screen) -> String {
+        self.0.iter().map(|piece| screen.paint(piece.tone, &piece.text)).collect()
+    }
+}
+
+/// A list with a title.
+struct Section {
+    title: &'static str,
+    lines: Vec<Line>,
+}
+
+/// The lines of a picture, none wider than the frame, and not more than it is high.
+pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
+    let Picture { engines, waiting, approvals, nodes, happened, .. } = view.picture;
+    let now = view.picture.at;
+    let mut all = vec![title(view, frame.width), machine(view.picture)];
+    if let Some(why) = &view.away {
+        all.push(Line::of(Tone::Bad, &format!("not of now: {why}")));
+    }
+    all.extend(reasons(view.picture));
+    all.extend(memory::lines(&view.picture.memory, frame));
+    let is_high = frame.height.is_none_or(|height| height >= LEAST_HEIGHT_FOR_PLOT);
+    if let Some(past) = view.memory.filter(|_| is_high) {
+        all.extend(memory::plot(past, view.picture.memory.total_bytes, (frame, PLOT_LINES)));
+    }
+    let available = view.picture.memory.available_bytes;
+    let past = happened.iter().skip(frame.scroll);
+    let past = past.take(if frame.height.is_none() { MOST_HAPPENED } else { usize::MAX });
+    let sections = [
+        Section { title: "engines", lines: engines.iter().map(engine).collect() },
+        Section {
+            title: "for a person",
+            lines: approvals.iter().map(|one| approval(one, now)).collect(),
+        },
+        Section {
+            title: "waiting for memory",
+            lines: waiting.iter().map(|one| waits(one, now, available)).collect(),
+        },
+        Section { title: "nodes", lines: nodes.iter().map(node).collect() },
+        Section { title: "happened", lines: past.map(|one| entry(one, now)).collect() },
+    ];
+    let left = frame.height.map(|height| height.saturating_sub(all.len()));
+    all.extend(fitted(sections.into(), left));
+    if let Some(height) = frame.height {
+        all.truncate(height);
+    }
+    let mark = if frame.is_utf8 { '…' } else { '>' };
+    let shown = |line: Line| if frame.is_utf8 { line } else { ascii(line) };
+    all.into_iter().map(|line| shown(line.cut(frame.width, mark))).collect()
+}
+
+/// Signs that this program itself writes, in ASCII. Names stay as they are.
+fn ascii(mut line: Line) -> Line {
+    for piece in &mut line.0 {
+        piece.text = piece.text.replace('→', "->").replace('×', "x");
+    }
+    line
+}
+
+fn title(view: &View<'_>, width: usize) -> Line {
+    let Picture { node, version, mode_text, uptime_seconds, well, at, .. } = view.picture;
+    let (tone, word) = match well.level {
+        WellLevel::Well => (Tone::Good, "well"),
+        WellLevel::Unknown => (Tone::Warn, "unknown"),
+        WellLevel::Warning => (Tone::Warn, "warning"),
+        WellLevel::Critical => (Tone::Bad, "CRITICAL"),
+    };
+    let up = std::time::Duration::try_from_secs_f64(uptime_seconds.round()).unwrap_or_default();
+    let line = Line::of(Tone::Strong, node).with(Tone::Plain, ": ").with(tone, word);
+    let line = line.with(Tone::Plain, &format!(", mode {mode_text}, up {}", rough(up)));
+    let which = view.which.as_ref().map(|which| format!("{which}  ")).unwrap_or_default();
+    let right = format!("{which}{}  {version}", at.strftime("%H:%M:%SZ"));
+    let gap = width.saturating_sub(line.width() + right.width());
+    if gap < 2 { line } else { line.with(Tone::Faint, &format!("{}{right}", " ".repeat(gap))) }
+}
+
+/// A time to the minute, if it is longer than that.
+fn rough(time: std::time::Duration) -> String {
+    let step = match time.as_secs() {
+        0..60 => 1,
+        60..86_400 => 60,
+        _ => 3_600,
+    };
+    duration_text(std::time::Duration::from_secs(time.as_secs() / step * step))
+}
+
+fn machine(picture: &Picture) -> Line {
+    let machine = &picture.machine;
+    let model = machine.model.as_deref().unwrap_or("machine unknown");
+    let gpu = machine.gpu.as_deref().map_or("no GPU known".to_owned(), |gpu| format!("GPU {gpu}"));
+    let memory = machine
+        .memory_bytes
+        .map_or("memory unknown".to_owned(), |bytes| format!("{} of memory", bytes_text(bytes)));
+    Line::of(Tone::Faint, &format!("{model}, {memory}, {gpu}"))
+}
+
+fn reasons(picture: &Picture) -> Vec<Line> {
+    let tone = if picture.well.level == WellLevel::Critical { Tone::Bad } else { Tone::Warn };
+    let all = &picture.well.reasons;
+    let mut lines: Vec<Line> =
+        all.iter().take(MOST_REASONS).map(|why| Line::of(tone, &format!("  {why}"))).collect();
+    if let Some(more) = all.len().checked_sub(MOST_REASONS).filter(|more| *more > 0) {
+        lines.push(Line::of(tone, &format!("  and {more} more")));
+    }
+    lines
+}
+
+fn engine(engine: &EnginePicture) -> Line {
+    let EnginePicture { name, phase, memory_bytes, progress, seconds_left, .. } = engine;
+    let tone = match phase {
+        EnginePhase::Starting | EnginePhase::Loading => Tone::Number(0),
+        EnginePhase::Ready | EnginePhase::Serving => Tone::Good,
+        EnginePhase::Stopping => Tone::Warn,
+        EnginePhase::Gone => Tone::Faint,
+    };
+    let memory = memory_bytes.map_or("?".to_owned(), bytes_text);
+    let line = Line::of(Tone::Plain, &format!("  {name:<20} "));
+    let line = line.with(tone, &format!("{:<9}", phase.name()));
+    let mut line = line.with(Tone::Plain, &format!("{memory:>10}"));
+    if let Some(progress) = progress {
+        let percent = (progress.clamp(0.0, 1.0) * 100.0).round();
+        let left = seconds_left.and_then(|left| std::time::Duration::try_from_secs_f64(left).ok());
+        let left = left.map(|left| format!(", about {} left", seconds_text(left)));
+        let text = format!("  {} {percent} %{}", bar_of(*progress, BAR), left.unwrap_or_default());
+        line = line.with(Tone::Number(0), &text);
+    }
+    let mut facts: Vec<String> = Vec::new();
+    if let Some(queue) = engine.queue {
+        facts.extend(queue.running.map(|running| format!("{running} running")));
+        facts.extend(queue.waiting.map(|waiting| format!("{waiting} waiting")));
+    }
+    let percent = |share: f64| format!("KV cache {:.0} %", share * 100.0);
+    facts.extend(engine.kv_cache_used.map(percent));
+    if !facts.is_empty() {
+        line = line.with(Tone::Plain, &format!("  {}", facts.join(", ")));
+    }
+    match &engine.note {
+        Some(note) => line.with(Tone::Faint, &format!("  {note}")),
+        None => line,
+    }
+}
+
+fn approval(approval: &ApprovalPicture, now: Timestamp) -> Line {
+    let ApprovalPicture { decision, rule, what, why, lapses, goes_ahead, answer } = approval;
+    let line = Line::of(Tone::Warn, &format!("  #{decision} {rule}: {what}"));
+    let then = match (answer, goes_ahead) {
+        (Some(answer), _) => format!("; {answer}"),
+        (None, Some(due)) => {
+            format!("; goes ahead in {}: umawarden deny {decision}", until(now, *due))
+        }
+        (None, None) => {
+            format!("; lapses in {}: umawarden approve {decision}", until(now, *lapses))
+        }
+    };
+    line.with(Tone::Plain, &then).with(Tone::Faint, &format!("; {why}"))
+}
+
+fn waits(waiting: &Waiting, now: Timestamp, available: Option<u64>) -> Line {
+    let Waiting { who, needs_bytes, behind, since, kind, reason } = waiting;
+    let mut line = Line::of(Tone::Plain, &format!("  {who:<20} {:<8}", kind.name()));
+    if let Some(needs) = needs_bytes {
+        line = line.with(Tone::Plain, &format!(" needs {:>9}", bytes_text(*needs)));
+        if let Some(available) = available {
+            line =
+                line.with(Tone::Number(0), &format!(" {}", bar_of(share(available, *needs), BAR)));
+        }
+    }
+    line = line.with(Tone::Plain, &format!(" for {}", ago(now, *since)));
+    if !behind.is_empty() {
+        line = line.with(Tone::Plain, &format!(", behind {}", behind.join(", ")));
+    }
+    if reason.is_empty() { line } else { line.with(Tone::Faint, &format!(": {reason}")) }
+}
+
+fn node(node: &NodePicture) -> Line {
+    let NodePicture { name, state, weakest, available_bytes, total_bytes, note } = node;
+    let line = Line::of(Tone::Plain, &format!("  {name:<20} "));
+    let text = match (available_bytes, total_bytes) {
+        (Some(available), Some(total)) if *state != NodeState::Unknown => {
+            format!("{:>10} of {} available", bytes_text(*available), bytes_text(*total))
+        }
+        _ => "unknown".to_owned(),
+    };
+    let tone = if *state == NodeState::Unknown { Tone::Warn } else { Tone::Plain };
+    let mut line = line.with(tone, &text);
+    if *weakest {
+        line = line.with(Tone::Strong, ", the weakest");
+    }
+    if *state == NodeState::Own {
+        line = line.with(Tone::Plain, ", this node");
+    }
+    match note {
+        Some(note) => line.with(Tone::Faint, &format!(": {note}")),
+        None => line,
+    }
+}
+
+fn entry(happened: &Happened, now: Timestamp) -> Line {
+    let Happened { at, kind, level, text, times, .. } = happened;
+    let tone = match level {
+        HappenedLevel::Info => Tone::Plain,
+        HappenedLevel::Warning => Tone::Warn,
+        HappenedLevel::Critical => Tone::Bad,
+    };
+    let times = if *times > 1 { format!("{times} times: ") } else { String::new() };
+    Line::of(Tone::Faint, &format!("  {:>4} ago  {:<8}  ", ago(now, *at), kind.name()))
+        .with(tone, &format!("{times}{text}"))
+}
+
+/// A past time in one unit: `12s`, `3m`, `2h`, `5d`.
+fn ago(now: Timestamp, then: Timestamp) -> String {
+    match now.duration_since(then).as_secs().max(0) {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3_600 => format!("{}m", seconds / 60),
+        seconds @ 3_600..172_800 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+fn until(now: Timestamp, then: Timestamp) -> String {
+    ago(then, now)
+}
+
+/// All sections that have lines, in so many lines. Each gets a share; what is left over goes to the
+/// first that have more.
+fn fitted(sections: Vec<Section>, height: Option<usize>) -> Vec<Line> {
+    let sections: Vec<Section> =
+        sections.into_iter().filter(|section| !section.lines.is_empty()).collect();
+    let mut quotas = vec![0; sections.len()];
+    let mut left = height.map_or(usize::MAX, |height| height.saturating_sub(sections.len()));
+    while left > 0 {
+        let before = left;
+        for (section, quota) in sections.iter().zip(&mut quotas) {
+            if *quota < section.lines.len() && left > 0 {
+                *quota += 1;
+                left -= 1;
+            }
+        }
+        if left == before {
+            break;
+        }
+    }
+    let mut all = Vec::new();
+    for (section, quota) in sections.into_iter().zip(quotas) {
+        let count = section.lines.len();
+        // The past goes on for ever, so that its end is no news.
+        let is_cut = quota < count && section.title != "happened";
+        let hidden =
+            if is_cut { format!(" (the first {quota} of {count})") } else { String::new() };
+        all.push(Line::of(Tone::Strong, section.title).with(Tone::Faint, &hidden));
+        all.extend(section.lines.into_iter().take(quota));
+    }
+    all
+}

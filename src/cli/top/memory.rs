@@ -1,0 +1,208 @@
+//! Where memory is, as a bar and a list, and where it was, as a plot.
+
+use super::frame::{Frame, Line};
+use crate::cli::progress::share;
+use crate::cli::style::Tone;
+use crate::model::{MemoryHistory, MemoryPart, MemoryPicture, PartKind, bytes_text};
+
+/// The columns of a part in the list.
+const PART: usize = 38;
+
+/// The columns of the axis of a plot.
+const AXIS: usize = 11;
+
+/// The sign of a part, and its colour.
+fn sign(kind: PartKind, is_utf8: bool) -> (char, char) {
+    let (wide, narrow) = match kind {
+        PartKind::Engine => ('█', '#'),
+        PartKind::Processes => ('▓', 'p'),
+        PartKind::Driver => ('▒', 'd'),
+        PartKind::Cache => ('░', 'c'),
+        PartKind::Other => ('▚', 'o'),
+        PartKind::Free => ('·', '.'),
+    };
+    (if is_utf8 { wide } else { narrow }, narrow)
+}
+
+/// The colour of a part; engines differ by their number.
+fn tone(kind: PartKind, number: usize) -> Tone {
+    match kind {
+        PartKind::Engine => Tone::Number(number),
+        PartKind::Processes => Tone::Plain,
+        PartKind::Driver => Tone::Warn,
+        PartKind::Cache => Tone::Good,
+        PartKind::Other | PartKind::Free => Tone::Faint,
+    }
+}
+
+/// The sign and the colour of each of these kinds.
+fn signs(kinds: impl Iterator<Item = PartKind>, is_utf8: bool) -> Vec<(char, Tone)> {
+    let mut engines = 0;
+    kinds
+        .map(|kind| {
+            let number = engines;
+            engines += usize::from(kind == PartKind::Engine);
+            (sign(kind, is_utf8).0, tone(kind, number))
+        })
+        .collect()
+}
+
+/// The bar, its parts, and what is available.
+pub(super) fn lines(memory: &MemoryPicture, frame: Frame) -> Vec<Line> {
+    let mut all = Vec::new();
+    if let Some(total) = memory.total_bytes.filter(|total| *total > 0 && !memory.parts.is_empty()) {
+        all.push(bar(memory, total, frame));
+        all.extend(parts(memory, frame));
+    }
+    let known = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), bytes_text);
+    let text = format!(
+        "{} available of {}, the kernel's reserve is {}",
+        known(memory.available_bytes),
+        known(memory.total_bytes),
+        known(memory.reserve_bytes)
+    );
+    all.push(Line::of(Tone::Strong, "memory").with(Tone::Plain, &format!(": {text}")));
+    all.rotate_right(1);
+    all.extend(memory.remarks.iter().map(|text| Line::of(Tone::Faint, &format!("  {text}"))));
+    all
+}
+
+/// All of memory in one line. A `|` marks where less than the kernel's reserve is left.
+fn bar(memory: &MemoryPicture, total: u64, frame: Frame) -> Line {
+    let cells = frame.width.saturating_sub(2).max(1);
+    let kinds = memory.parts.iter().map(|part| part.kind);
+    let mut taken = 0_u64;
+    let mut filled = 0;
+    let reserve_at =
+        memory.reserve_bytes.map(|reserve| cell(total.saturating_sub(reserve), total, cells));
+    let mut line = Line::of(Tone::Plain, "[");
+    for (part, (sign, tone)) in memory.parts.iter().zip(signs(kinds, frame.is_utf8)) {
+        taken = taken.saturating_add(part.bytes);
+        let until = cell(taken, total, cells).max(filled);
+        let mut text: String = std::iter::repeat_n(sign, until - filled).collect();
+        if let Some(at) = reserve_at.filter(|at| (filled..until).contains(at) && is_free(part)) {
+            let (before, after) = (at - filled, until - at - 1);
+            text = std::iter::repeat_n(sign, before).chain(['|']).collect();
+            text.extend(std::iter::repeat_n(sign, after));
+        }
+        line = line.with(tone, &text);
+        filled = until;
+    }
+    line.with(Tone::Faint, &" ".repeat(cells - filled)).with(Tone::Plain, "]")
+}
+
+fn is_free(part: &MemoryPart) -> bool {
+    part.kind == PartKind::Free
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a column of the terminal"
+)]
+fn cell(bytes: u64, total: u64, cells: usize) -> usize {
+    ((share(bytes, total) * cells as f64).round() as usize).min(cells)
+}
+
+/// The parts side by side.
+fn parts(memory: &MemoryPicture, frame: Frame) -> Vec<Line> {
+    let kinds = memory.parts.iter().map(|part| part.kind);
+    let shown: Vec<_> = memory
+        .parts
+        .iter()
+        .zip(signs(kinds, frame.is_utf8))
+        .filter(|(part, _)| part.bytes > 0 || is_free(part))
+        .collect();
+    let in_line = (frame.width / PART).max(1);
+    shown
+        .chunks(in_line)
+        .map(|chunk| {
+            chunk.iter().fold(Line::default(), |line, (part, (sign, tone))| {
+                let name = match &part.state {
+                    Some(state) => format!("{} {state}", part.name),
+                    None => part.name.clone(),
+                };
+                let name: String = name.chars().take(PART - 16).collect();
+                let bytes = bytes_text(part.bytes);
+                let text = format!(" {name:<width$} {bytes:>10}  ", width = PART - 16);
+                line.with(*tone, &format!("{sign}")).with(Tone::Plain, &text)
+            })
+        })
+        .collect()
+}
+
+/// Where memory was, from the oldest point to the newest, in so many lines.
+pub(super) fn plot(
+    past: &MemoryHistory,
+    total: Option<u64>,
+    (frame, height): (Frame, usize),
+) -> Vec<Line> {
+    let points = past.at.len();
+    let Some(total) = total.filter(|total| *total > 0 && points > 1) else { return Vec::new() };
+    let columns = frame.width.saturating_sub(AXIS).max(1).min(points);
+    let signs = signs(past.parts.iter().map(|part| part.kind), frame.is_utf8);
+    let rows = height.saturating_sub(1).max(1);
+    let mut grid = vec![vec![(' ', Tone::Plain); columns]; rows];
+    for column in 0..columns {
+        // The fullest point of those that share a column, so that no collapse is left out.
+        let first = column * points / columns;
+        let last = ((column + 1) * points / columns).max(first + 1);
+        let taken = |point: &usize| sum(past, *point, total).unwrap_or(0);
+        let Some(point) = (first..last).max_by_key(taken) else { continue };
+        if sum(past, point, total).is_none() {
+            continue;
+        }
+        let mut below = 0_u64;
+        for (part, sign) in past.parts.iter().zip(&signs) {
+            let above = below.saturating_add(value(&part.bytes, point).unwrap_or(0));
+            for row in cell(below, total, rows)..cell(above, total, rows) {
+                grid[rows - 1 - row][column] = *sign;
+            }
+            below = above;
+        }
+    }
+    let mut lines: Vec<Line> =
+        grid.iter().enumerate().map(|(row, cells)| row_of(cells, (row, rows), total)).collect();
+    lines.push(axis(past, columns));
+    lines
+}
+
+/// All but free memory at a point; `None` if nothing is known of it.
+fn sum(past: &MemoryHistory, point: usize, total: u64) -> Option<u64> {
+    let mut known = past.parts.iter().filter_map(|part| Some((part, value(&part.bytes, point)?)));
+    let first = known.next()?;
+    let taken = std::iter::once(first)
+        .chain(known)
+        .filter(|(part, _)| part.kind != PartKind::Free)
+        .fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+    Some(taken.min(total))
+}
+
+fn value(bytes: &[Option<u64>], point: usize) -> Option<u64> {
+    bytes.get(point).copied().flatten()
+}
+
+fn row_of(cells: &[(char, Tone)], (row, rows): (usize, usize), total: u64) -> Line {
+    let label = match row {
+        0 => bytes_text(total),
+        _ if row == rows / 2 => bytes_text(total / 2),
+        _ => String::new(),
+    };
+    let mut line = Line::of(Tone::Faint, &format!("{label:>9} |"));
+    for same in cells.chunk_by(|one, other| one.1 == other.1) {
+        let text: String = same.iter().map(|(sign, _)| sign).collect();
+        line = line.with(same[0].1, &text);
+    }
+    line
+}
+
+fn axis(past: &MemoryHistory, columns: usize) -> Line {
+    let seconds = past.at.last().zip(past.at.first()).map_or(0, |(last, first)| last - first);
+    let begin = match seconds {
+        0..120 => format!("{seconds}s ago"),
+        _ => format!("{}m ago", seconds / 60),
+    };
+    let width = columns.saturating_sub(3);
+    Line::of(Tone::Faint, &format!("{:>9}  {begin:<width$}now", ""))
+}

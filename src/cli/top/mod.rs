@@ -1,0 +1,112 @@
+//! `umawarden top`.
+
+mod feed;
+mod frame;
+mod memory;
+#[cfg(test)]
+mod tests;
+mod watching;
+
+use std::io::{self, IsTerminal as _};
+
+use clap::Args;
+use serde_json::json;
+
+use super::Exit;
+use super::control::DaemonArguments;
+use super::pictures::{NodeSource, NodesArguments};
+use super::style::{Screen, is_utf8};
+use crate::cli::output::{self, errln, outln};
+pub(super) use frame::View;
+use frame::{Frame, lines};
+
+/// Arguments of `umawarden top`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct TopArguments {
+    /// The daemon.
+    #[command(flatten)]
+    daemon: DaemonArguments,
+
+    /// Other nodes.
+    #[command(flatten)]
+    nodes: NodesArguments,
+
+    /// Print one picture of each node as text, and end.
+    #[arg(long)]
+    once: bool,
+}
+
+const AFTER_HELP: &str = "\
+Shows the node, once a second: whether it is well and why not; where memory is, by engine, other
+processes, page cache by state, driver and free memory; in a larger terminal the past hour of it;
+the engines with their phases, the progress of a load and the time left, queues and KV caches; who
+waits for memory; decisions that wait for a person; the nodes of the cluster; and what happened. In
+observe mode a decision says what would have been done.
+
+It needs 80 columns and 24 lines; a smaller terminal shows less. A daemon that does not answer is
+reported, and queried again each second.
+
+  q, Ctrl-C          end
+  1 to 9, Tab        the node of that number, the next node
+  Down, Up           older and newer events
+
+Without a terminal, and with --once or --json, it prints one picture of each node and ends. Colours
+are left out if NO_COLOR is set, and all but ASCII if the locale is not UTF-8.
+
+Exit codes: 0 ended, or printed; 2 no daemon answers (with --once or --json, or without a terminal),
+or this user may not query it; 129, 130 and 143 ended by a signal.
+
+  umawarden top
+  umawarden top --node spark-1,spark-2
+  ssh spark-1 umawarden top --once";
+
+/// The size of a picture without a terminal.
+const COLUMNS: usize = 80;
+
+/// Runs the command.
+///
+/// # Errors
+/// The configuration cannot be used, no daemon answers, or the terminal cannot be used.
+pub fn execute(arguments: &TopArguments) -> anyhow::Result<Exit> {
+    let sources = arguments.nodes.sources(&arguments.daemon)?;
+    let is_for_people = output::is_terminal() && io::stdin().is_terminal() && !output::is_dumb();
+    if arguments.once || arguments.daemon.json || !is_for_people {
+        return once(sources, arguments.daemon.json);
+    }
+    watching::run(sources)
+}
+
+/// Prints a picture of each node.
+fn once(sources: Vec<NodeSource>, as_json: bool) -> anyhow::Result<Exit> {
+    let is_one = sources.len() == 1;
+    let mut exit = Exit::Fine;
+    for (index, mut source) in sources.into_iter().enumerate() {
+        match source.picture() {
+            Ok(picture) if as_json => outln!("{}", json!(picture)),
+            Ok(picture) => {
+                if index > 0 {
+                    outln!();
+                }
+                let memory = source.memory();
+                print(&View { memory: memory.as_ref(), ..View::of(&picture) });
+            }
+            Err(why) if is_one => anyhow::bail!("{why}"),
+            Err(why) => {
+                errln!("umawarden: {}: {why}", source.name);
+                exit = Exit::Unusable;
+            }
+        }
+    }
+    Ok(exit)
+}
+
+/// Prints a picture on standard output, as wide as the terminal is.
+pub(super) fn print(view: &View<'_>) {
+    let screen = Screen::of_output();
+    let width = screen.width.unwrap_or(COLUMNS);
+    let frame = Frame { width, height: None, is_utf8: is_utf8(), scroll: 0 };
+    for line in lines(view, frame) {
+        outln!("{}", line.shown(screen).trim_end());
+    }
+}

@@ -1,0 +1,192 @@
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::frame::{Frame, View, lines};
+use crate::cli::style::Screen;
+use crate::model::{MemoryHistory, Picture};
+
+const GIB: u64 = 1 << 30;
+
+/// A picture with something in each list.
+fn picture() -> Picture {
+    let at: Timestamp = "2026-11-27T10:00:00Z".parse().unwrap();
+    let ago = |seconds: i64| (at - SignedDuration::from_secs(seconds)).to_string();
+    let ahead = |seconds: i64| (at + SignedDuration::from_secs(seconds)).to_string();
+    serde_json::from_value(json!({
+        "node": "spark-1", "version": "0.1.0", "mode": "observe", "mode_text": "observe",
+        "at": at, "uptime_seconds": 12_345.0,
+        "well": {"level": "warning", "reasons": ["MemoryRunsOutSoon fires", "b", "c", "d", "e"]},
+        "machine": {"model": "NVIDIA DGX Spark", "memory_bytes": 120 * GIB, "gpu": "NVIDIA GB10"},
+        "memory": {
+            "total_bytes": 120 * GIB, "available_bytes": 30 * GIB, "reserve_bytes": 3 * GIB,
+            "parts": [
+                {"name": "qwen", "kind": "engine", "bytes": 60 * GIB},
+                {"name": "llama", "kind": "engine", "bytes": 10 * GIB},
+                {"name": "processes", "kind": "processes", "bytes": 8 * GIB},
+                {"name": "page cache", "kind": "cache", "state": "clean", "bytes": 20 * GIB},
+                {"name": "driver", "kind": "driver", "bytes": 4 * GIB},
+                {"name": "kernel", "kind": "other", "bytes": 6 * GIB},
+                {"name": "free", "kind": "free", "bytes": 12 * GIB},
+            ],
+        },
+        "engines": [
+            {"name": "llama", "kind": "llama_server", "phase": "serving", "since": ago(7_200),
+             "memory_bytes": 10 * GIB, "queue": {"running": 3, "waiting": 1},
+             "kv_cache_used": 0.41},
+            {"name": "qwen", "kind": "vllm", "phase": "loading", "since": ago(60),
+             "memory_bytes": 60 * GIB, "progress": 0.8, "seconds_left": 42.0,
+             "note": "it maps its weights"},
+        ],
+        "happened": (0..20).map(|index| json!({
+            "at": ago(index * 100), "kind": "decision", "level": "warning", "id": index,
+            "text": "would drop the page cache", "times": index + 1,
+        })).collect::<Vec<_>>(),
+        "waiting": [{"who": "deepseek", "needs_bytes": 90 * GIB, "behind": ["qwen"],
+                     "since": ago(130), "kind": "restart", "reason": "memory"}],
+        "nodes": [{"name": "spark-2", "state": "unknown", "weakest": false, "note": "silent"},
+                  {"name": "spark-1", "state": "self", "weakest": true,
+                   "available_bytes": 30 * GIB, "total_bytes": 120 * GIB}],
+        "approvals": [{"decision": 12, "rule": "memory/Low", "what": "stop engine qwen",
+                       "why": "memory is low", "lapses": ahead(180)}],
+    }))
+    .unwrap()
+}
+
+fn past() -> MemoryHistory {
+    let points = 720;
+    let at: Vec<i64> = (0..points).map(|point| 1_795_000_000 + point * 5).collect();
+    let of = |gib: u64| vec![Some(gib * GIB); at.len()];
+    // A collapse of one point, and a time without values.
+    let mut free = of(50);
+    free[300] = Some(0);
+    let mut engine = of(70);
+    engine[300] = Some(120 * GIB);
+    (0..100).for_each(|point| (free[point], engine[point]) = (None, None));
+    serde_json::from_value(json!({
+        "step_seconds": 5, "at": at, "reserve_bytes": of(3),
+        "parts": [{"name": "qwen", "kind": "engine", "bytes": engine},
+                  {"name": "free", "kind": "free", "bytes": free}],
+    }))
+    .unwrap()
+}
+
+const PLAIN: Screen = Screen { width: None, has_colours: false };
+
+fn text(view: &View<'_>, width: usize, height: Option<usize>, is_utf8: bool) -> Vec<String> {
+    let frame = Frame { width, height, is_utf8, scroll: 0 };
+    lines(view, frame).iter().map(|line| line.shown(PLAIN).trim_end().to_owned()).collect()
+}
+
+fn fits(all: &[String], width: usize, height: usize) -> bool {
+    use unicode_width::UnicodeWidthStr as _;
+    all.len() <= height && all.iter().all(|line| line.width() <= width)
+}
+
+#[test]
+fn a_small_terminal_shows_something_of_everything() {
+    let picture = picture();
+    let all = text(&View::of(&picture), 80, Some(23), true);
+    assert!(fits(&all, 80, 23), "{all:#?}");
+    let whole = all.join("\n");
+    for part in [
+        "spark-1: warning, mode observe, up 3h25m",
+        "NVIDIA DGX Spark, 120.0 GiB of memory, GPU NVIDIA GB10",
+        "  MemoryRunsOutSoon fires",
+        "  and 2 more",
+        "memory: 30.0 GiB available of 120.0 GiB, the kernel's reserve is 3.0 GiB",
+        "█ qwen",
+        "page cache clean",
+        "KV cache 41 %",
+        "[########--] 80 %, about 42s left",
+        "#12 memory/Low: stop engine qwen; lapses in 3m: umawarden approve 12",
+        "deepseek             restart  needs  90.0 GiB [###-------] for 2m, behind ",
+        "spark-2              unknown: silent",
+        "would drop the page cache",
+    ] {
+        assert!(whole.contains(part), "{part:?} is not in\n{whole}");
+    }
+}
+
+#[test]
+fn a_large_terminal_shows_the_load_and_the_past_hour() {
+    let (picture, past) = (picture(), past());
+    let view = View { memory: Some(&past), ..View::of(&picture) };
+    let all = text(&view, 140, Some(50), true);
+    assert!(fits(&all, 140, 50), "{all:#?}");
+    let whole = all.join("\n");
+    assert!(whole.contains("[########--] 80 %, about 42s left  it maps its weights"));
+    assert!(whole.contains("59m ago") && whole.contains("120.0 GiB |"), "{whole}");
+    // The collapse of five seconds fills its column to the top; unknown time is empty.
+    let top = all.iter().find(|line| line.starts_with("120.0 GiB |")).unwrap();
+    assert_eq!(top.matches('█').count(), 1, "{top}");
+    let columns: Vec<char> =
+        all[all.iter().position(|line| line == top).unwrap() + 6].chars().collect();
+    assert_eq!(columns[11..20], [' '; 9], "{columns:?}");
+}
+
+#[test]
+fn only_ascii_is_written_where_the_locale_has_no_more() {
+    let (picture, past) = (picture(), past());
+    let view = View { memory: Some(&past), ..View::of(&picture) };
+    let all = text(&view, 80, None, false).join("\n");
+    assert!(all.is_ascii(), "{all}");
+    assert!(all.contains("# qwen") && all.contains("."), "{all}");
+}
+
+#[test]
+fn what_is_unknown_is_said_and_not_invented() {
+    let mut picture = picture();
+    picture.machine = Default::default();
+    picture.memory = Default::default();
+    picture.memory.remarks = vec!["meminfo was not read".to_owned()];
+    picture.engines[0].memory_bytes = None;
+    let all = text(&View::of(&picture), 80, None, true).join("\n");
+    assert!(all.contains("machine unknown, memory unknown, no GPU known"), "{all}");
+    assert!(all.contains("unknown available of unknown") && all.contains("meminfo was not read"));
+    assert!(all.contains("serving           ?"), "{all}");
+}
+
+#[test]
+fn names_cannot_drive_the_terminal() {
+    let mut picture = picture();
+    picture.node = "\x1b[2Jspark".to_owned();
+    picture.engines[0].name = "\x1b]0;x\x07\u{202e}".to_owned();
+    picture.happened[0].text = "a\nb\x1b[31m".to_owned();
+    picture.memory.parts[0].name = "\r\x1b[H".to_owned();
+    let all = text(&View::of(&picture), 80, None, true).join("\n");
+    let odd = |letter: char| letter != '\n' && (letter.is_control() || letter == '\u{202e}');
+    assert!(!all.contains(odd), "{all:?}");
+}
+
+#[test]
+fn a_picture_that_is_not_of_now_says_so() {
+    let picture = picture();
+    let away = Some("no answer for 7s: connection refused".to_owned());
+    let view = View { away, which: Some("2 of 3".to_owned()), ..View::of(&picture) };
+    let all = text(&view, 80, Some(23), true).join("\n");
+    assert!(all.contains("not of now: no answer for 7s: connection refused"), "{all}");
+    assert!(all.contains("2 of 3  10:00:00Z  0.1.0"), "{all}");
+}
+
+proptest! {
+    #[test]
+    fn it_fits_any_terminal(
+        width in 1_usize..300,
+        height in 1_usize..100,
+        is_utf8: bool,
+        total in prop_oneof![Just(0), Just(u64::MAX), 0..200 * GIB],
+        bytes in proptest::collection::vec(prop_oneof![Just(u64::MAX), 0..200 * GIB], 7),
+        reserve in prop_oneof![Just(u64::MAX), 0..200 * GIB],
+    ) {
+        let (mut picture, past) = (picture(), past());
+        picture.memory.total_bytes = Some(total);
+        picture.memory.reserve_bytes = Some(reserve);
+        for (part, bytes) in picture.memory.parts.iter_mut().zip(bytes) {
+            part.bytes = bytes;
+        }
+        let view = View { memory: Some(&past), ..View::of(&picture) };
+        let all = text(&view, width, Some(height), is_utf8);
+        prop_assert!(fits(&all, width, height), "{:#?}", all);
+    }
+}
