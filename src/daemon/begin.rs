@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use super::alerting::Alerting;
 use super::alive::Alive;
 use super::black_box::BlackBox;
-use super::entrance::{Entrance, Shared, start_service};
+use super::entrance::{Entrance, Shared, serve};
 use super::evicting::Evicting;
 use super::leases::LeaseWatch;
 use super::orders::Orders;
@@ -25,7 +25,7 @@ use super::sampling::Sampling;
 use super::service::Loader;
 use super::settling::{Settling, settle};
 use super::wake::Wake;
-use super::{Cursor, Daemon, clock, cluster, first, otlp, preflight, refill};
+use super::{Cursor, Daemon, clock, cluster, first, otlp, preflight};
 use crate::access::AccessControl;
 use crate::actions::{
     ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Executor, Intent, LaneSetup, MemoryExecutor,
@@ -78,7 +78,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     prepare_process(&loaded);
     let settings = loaded.settings.clone();
     let entrance = Entrance::open(&settings)?;
-    let (access, addresses) = (Arc::clone(&entrance.access), entrance.addresses());
+    let addresses = entrance.addresses();
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
     let started = clock::now();
     let journal = Arc::new(open_journal(&settings));
@@ -89,21 +89,18 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let mut policy = new_policy(&loaded, started, next_decision, resume.as_ref());
     let (past, found) = search_past(&settings, &journal, &boot_id, boot.as_deref(), &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
-    let resume_from = resume.as_ref().map(|point| ResumeFrom { seq: point.resume_seq });
     let recorder = record(&loaded, started, &boot_id, next_decision, resume.as_ref());
-    let kernel_log = open_kernel_log(&settings.path.kmsg, resume_from);
+    let (kernel_log, resume_from) = open_kernel_log(&settings.path.kmsg, resume.as_ref());
     let (status, tally) = (Arc::new(ArcSwap::from_pointee(policy.status(started))), Arc::default());
     let temporary = temporary_settings(&settings, &journal, boot.clone(), &tally);
     let taker = take_orders(&journal, &status, &pause, started);
     let watches = watch(&settings, &policy, &status)?;
     let alerting = Alerting::start(&settings, &status, wake.clone())?;
-    let shared = Shared::default();
-    shared.rules.store(Arc::new(loaded.rules.clone()));
+    let shared = Shared::begin(&loaded, &boot_id, started);
     let own = (&alerting, &watches.leases);
-    let service = start_service(&settings, entrance, (loader, &wake), taker, own, &shared)?;
+    let (service, access) = serve(&settings, entrance, (loader, &wake), taker, own, &shared)?;
     first::record(&loaded, &journal, started);
     first::report(&loaded, &addresses, &status)?;
-    refill::start(&settings.storage.path, &boot_id, started, &shared.memory);
     let otlp = otlp::start(&settings, &boot_id, &status)?;
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // Threads that start from here on are raised like this one.
@@ -132,9 +129,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         service,
         spare_status: Arc::new((**status.load()).clone()),
         status,
-        reload_failure: shared.reload_failure,
-        memory_feed: MemoryFeed::new(shared.memory),
-        rules: shared.rules,
+        memory_feed: MemoryFeed::new(Arc::clone(&shared.memory)),
+        shared,
         wake,
         own,
         evicting,
@@ -321,12 +317,18 @@ fn settle_in() -> Priority {
     priority::take()
 }
 
-/// Another log than the kernel's has no substitute.
-fn open_kernel_log(kmsg: &Path, resume_from: Option<ResumeFrom>) -> KernelLogSource {
-    match kmsg == Path::new(KERNEL_RING) {
-        true => KernelLogSource::open_or_syslog(kmsg, resume_from),
-        false => KernelLogSource::open(kmsg, resume_from),
-    }
+/// The kernel log, from where an earlier run of this boot has read it. Another log than the kernel's
+/// has no substitute.
+fn open_kernel_log(
+    kmsg: &Path,
+    resume: Option<&ResumePoint>,
+) -> (KernelLogSource, Option<ResumeFrom>) {
+    let from = resume.map(|point| ResumeFrom { seq: point.resume_seq });
+    let log = match kmsg == Path::new(KERNEL_RING) {
+        true => KernelLogSource::open_or_syslog(kmsg, from),
+        false => KernelLogSource::open(kmsg, from),
+    };
+    (log, from)
 }
 
 fn open_journal(settings: &Settings) -> Journal {

@@ -13,11 +13,13 @@ use super::leases::LeaseWatch;
 use super::orders::Orders;
 use super::service::{Loader, Requests, Service};
 use super::wake::Wake;
-use super::{clock, cluster, queries, samples, watchdog};
+use super::{clock, cluster, queries, refill, samples, watchdog};
 use crate::access::{AccessControl, AccessFiles};
 use crate::config::measure::{ListenAddress, ListenHost};
+use crate::config::reader::Loaded;
 use crate::config::settings::{Settings, Web};
 use crate::exports::{self, NodeNames, ReloadFailure, Served};
+use crate::model::Moment;
 use crate::policy::memory_ring::MemoryRing;
 use crate::policy::rule::RuleSet;
 use crate::sources::machine;
@@ -34,7 +36,7 @@ pub fn access_files(settings: &Settings) -> AccessFiles {
 /// The listeners and access control.
 pub(super) struct Entrance {
     listeners: Vec<TcpListener>,
-    pub(super) access: Arc<AccessControl>,
+    access: Arc<AccessControl>,
 }
 
 impl Entrance {
@@ -57,7 +59,7 @@ impl Entrance {
 }
 
 /// What the loop shares with the HTTP server, beside the status.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     /// The loaded rules.
@@ -66,15 +68,25 @@ pub(super) struct Shared {
     pub(super) memory: Arc<Mutex<MemoryRing>>,
 }
 
+impl Shared {
+    /// Of a start: the loaded rules, and the memory of the last hour by the flight recorder.
+    pub(super) fn begin(loaded: &Loaded, boot_id: &str, started: Moment) -> Self {
+        let shared = Self::default();
+        shared.rules.store(Arc::new(loaded.rules.clone()));
+        refill::start(&loaded.settings.storage.path, boot_id, started, &shared.memory);
+        shared
+    }
+}
+
 /// Starts the HTTP server.
-pub(super) fn start_service(
+pub(super) fn serve(
     settings: &Settings,
     entrance: Entrance,
     (loader, wake): (Loader, &Wake),
     taker: Orders,
     (alerting, leases): (&Alerting, &LeaseWatch),
     shared: &Shared,
-) -> anyhow::Result<Service> {
+) -> anyhow::Result<(Service, Arc<AccessControl>)> {
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
     // One request at a time is sent.
@@ -97,14 +109,14 @@ pub(super) fn start_service(
         leases: leases.sender(),
         received: alerting.inbox(),
         reload_failure: Arc::clone(&shared.reload_failure),
-        access,
+        access: Arc::clone(&access),
         instance: cluster::instance(),
         uptime: clock::uptime,
         limits: limits(),
     };
     let requests = Requests { reloads, orders, explanations, taker };
     watchdog::start(Arc::clone(&served.status)).context("cannot start the watchdog's thread")?;
-    Service::start(listeners, served, requests, loader, wake.clone())
+    Ok((Service::start(listeners, served, requests, loader, wake.clone())?, access))
 }
 
 /// The node's name in its cluster, or the host's, and the machine's model.

@@ -46,13 +46,12 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::actions::{Act, ActionWorker, notify};
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
-use crate::exports::ReloadFailure;
 use crate::journal::{Entry, Journal, Note};
 use crate::model::{
     DecisionRecord, Event, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
@@ -60,7 +59,6 @@ use crate::model::{
 };
 use crate::otlp::Otlp;
 use crate::policy::memory_ring::MemoryFeed;
-use crate::policy::rule::RuleSet;
 use crate::policy::status::Status;
 use crate::policy::{Answer, Policy, Step};
 use crate::sources::cluster::ClusterWatch;
@@ -120,11 +118,9 @@ struct Daemon {
     outcomes: Receiver<Outcome>,
     service: Service,
     status: Arc<ArcSwap<Status>>,
-    reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     spare_status: Arc<Status>,
     memory_feed: MemoryFeed,
-    /// The loaded rules, for explanations.
-    rules: Arc<ArcSwap<RuleSet>>,
+    shared: entrance::Shared,
     wake: Wake,
     own: OwnReadings,
     evicting: evicting::Evicting,

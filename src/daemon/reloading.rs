@@ -17,7 +17,7 @@ impl Daemon {
         let loaded = loaded.inspect_err(|error| {
             self.own.set_reload(false, now);
             let failure = ReloadFailure { at: now.utc, why: error.clone() };
-            self.reload_failure.store(Some(Arc::new(failure)));
+            self.shared.reload_failure.store(Some(Arc::new(failure)));
             tracing::error!(by, "reload failed, the current rules stay: {error}");
             if let Some(by) = by {
                 self.note(now, format!("a reload by {by} failed"));
@@ -30,7 +30,7 @@ impl Daemon {
         }
         let names = self.settings.cluster.as_ref().map(cluster::names);
         self.recorder.reload(now, &loaded, names, &ended);
-        self.rules.store(Arc::new(loaded.rules.clone()));
+        self.shared.rules.store(Arc::new(loaded.rules.clone()));
         self.engines.declare(loaded.settings.engines.clone());
         self.policy.set_assessment_limits(loaded.settings.assessment);
         self.policy.forget_received_after(loaded.settings.alertmanager.forget_after);
@@ -39,7 +39,7 @@ impl Daemon {
             self.journal.record(&Entry::Alert(change));
         }
         self.own.set_reload(true, now);
-        self.reload_failure.store(None);
+        self.shared.reload_failure.store(None);
         preflight::report(&loaded);
         let mut summary = service::summary(&loaded);
         let waiting = service::needs_restart(&self.settings, &loaded.settings).join(", ");

@@ -87,7 +87,7 @@ fn add(newest: &mut VecDeque<Happened>, mut entry: Happened) {
 /// The newest entries of both, those of `earlier` beyond the ones of this run.
 pub fn merged(newest: &[Happened], earlier: &[Happened]) -> Vec<Happened> {
     let mut all: Vec<Happened> = newest.iter().chain(earlier).cloned().collect();
-    all.sort_by(|one, other| other.at.cmp(&one.at));
+    all.sort_by_key(|entry| std::cmp::Reverse(entry.at));
     all.truncate(MOST_HAPPENED);
     all
 }
