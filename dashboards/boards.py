@@ -252,11 +252,11 @@ def fleet():
                "min(job:uma_memory_available:min_ratio)",
                [(None, "red"), (0.05, "orange"), (0.1, "green")], OF_FLEET),
         number("Nodes below 10 % available", "Nodes on which little can be had.", "short",
-               f"count({available} < 0.1) or vector(0)", [(None, "green"), (1, "orange")], OF_FLEET),
+               f"sum({available} < bool 0.1)", [(None, "green"), (1, "orange")], OF_FLEET),
         number("Rules that fire", "On all nodes together.", "short", "sum(job:uma_rules_firing:sum)",
                [(None, "green"), (1, "orange")], OF_FLEET),
         number("Nodes with a firing rule", "Each is in the list below, up to ten.", "short",
-               f"count({firing} > 0) or vector(0)", [(None, "green"), (1, "orange")], OF_FLEET),
+               f"sum({firing} > bool 0)", [(None, "green"), (1, "orange")], OF_FLEET),
     ]
     nodes = [
         ranking("Least available", "The ten nodes with the least of their memory available.",
