@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::samples::{When, Listing, MAX_STEPS, Parameters, Query, metadata};
+use umawarden::samples::{Listing, MAX_STEPS, Parameters, Query, When, metadata};
 
 fuzz_target!(|text: &str| {
     let pairs = text.lines().filter_map(|line| line.split_once('='));

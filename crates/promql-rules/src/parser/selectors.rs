@@ -51,9 +51,7 @@ impl Parser<'_> {
     }
 
     /// Reads `name{…}` up to the end of the text.
-    pub(super) fn lone_selector(
-        &mut self,
-    ) -> Result<(Option<Arc<str>>, Vec<Matcher>), ExprError> {
+    pub(super) fn lone_selector(&mut self) -> Result<(Option<Arc<str>>, Vec<Matcher>), ExprError> {
         let start = self.span().start;
         let mut name = None;
         if self.peek() == &Token::Word {
