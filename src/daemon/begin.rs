@@ -317,8 +317,8 @@ fn settle_in() -> Priority {
     priority::take()
 }
 
-/// The kernel log, from where an earlier run of this boot has read it. Another log than the kernel's
-/// has no substitute.
+/// The kernel log, from where an earlier run of this boot has read it. Another log than the
+/// kernel's has no substitute.
 fn open_kernel_log(
     kmsg: &Path,
     resume: Option<&ResumePoint>,

@@ -164,7 +164,7 @@ class Plot {
     this.chart = new uPlot({
       width,
       height,
-      padding: [14, 8, 0, 0],
+      padding: [14, 28, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { show: false } },
       scales: {
@@ -173,7 +173,7 @@ class Plot {
       },
       axes: [
         { ...axis, size: 28, space: 70, values: (_, splits) => splits.map(
-          (split) => SHORT_CLOCK.format(new Date(split * 1000))) },
+          (split) => this.clock().format(new Date(split * 1000))) },
         { ...axis, size: 62, values: (_, splits) => splits.map((split) => `${split} GiB`) },
       ],
       series: [{}].concat(series.reverse()),
@@ -196,6 +196,12 @@ class Plot {
     const at = this.past.at;
     const last = at.length ? at[at.length - 1] : Date.now() / 1000;
     return [Math.min(at.length ? at[0] : last, last - 120), last];
+  }
+
+  /** Seconds are shown where the labels would be the same without them. */
+  clock() {
+    const [first, last] = this.times();
+    return last - first < 300 ? CLOCK : SHORT_CLOCK;
   }
 
   size() {

@@ -1,4 +1,4 @@
-//! The pictures of the manual: the page of a replayed incident. `docs/screenshots` runs this.
+//! The picture of the manual: the page of a replayed incident. `docs/screenshots` runs this.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -71,15 +71,7 @@ fn the_pictures_of_the_manual_are_of_a_replayed_incident() {
     let server = start_at("spark-1", uptime, access, Limits::default(), no_queries());
     replay(&server);
     let url = format!("http://{}/", server.address);
-    for (name, width, height, scheme) in [
-        ("page", 1280, 1100, "light"),
-        ("page-dark", 1280, 1100, "dark"),
-        ("page-phone", 390, 844, "light"),
-    ] {
-        let open = json!({ "url": url, "width": width, "height": height, "scheme": scheme });
-        browser.run("open", open);
-        let path = folder.join(format!("{name}.png"));
-        browser.run("picture", json!({ "path": path }));
-    }
+    browser.run("open", json!({ "url": url, "width": 1280, "height": 1100 }));
+    browser.run("picture", json!({ "path": folder.join("page.png") }));
     server.end();
 }
