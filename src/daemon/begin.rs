@@ -78,7 +78,6 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     prepare_process(&loaded);
     let settings = loaded.settings.clone();
     let entrance = Entrance::open(&settings)?;
-    let addresses = entrance.addresses();
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
     let started = clock::now();
     let journal = Arc::new(open_journal(&settings));
@@ -98,9 +97,8 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let alerting = Alerting::start(&settings, &status, wake.clone())?;
     let shared = Shared::begin(&loaded, &boot_id, started);
     let own = (&alerting, &watches.leases);
+    first::report(&loaded, &entrance.addresses(), &status, (&journal, started))?;
     let (service, access) = serve(&settings, entrance, (loader, &wake), taker, own, &shared)?;
-    first::record(&loaded, &journal, started);
-    first::report(&loaded, &addresses, &status)?;
     let otlp = otlp::start(&settings, &boot_id, &status)?;
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // Threads that start from here on are raised like this one.

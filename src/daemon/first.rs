@@ -15,7 +15,7 @@ use super::service::summary;
 use crate::config::reader::Loaded;
 use crate::config::settings::GpuInterval;
 use crate::journal::{Entry, Journal, Note};
-use crate::model::{Mode, Moment, Reading, Source, bytes_text};
+use crate::model::{Mode, Moment, Reading, SeriesKey, Source, bytes_text};
 use crate::policy::status::{EngineStatus, Status};
 use crate::sources::machine;
 
@@ -29,7 +29,7 @@ const CHECKED_EVERY: Duration = Duration::from_millis(100);
 const MOST_ENGINES: usize = 4;
 
 /// Records the start in the journal.
-pub(super) fn record(loaded: &Loaded, journal: &Journal, started: Moment) {
+fn record(loaded: &Loaded, journal: &Journal, started: Moment) {
     let text = format!("started: {}", summary(loaded));
     let storage = loaded.settings.storage.path.display();
     let (version, revision) = (env!("CARGO_PKG_VERSION"), env!("UMAWARDEN_REVISION"));
@@ -37,7 +37,7 @@ pub(super) fn record(loaded: &Loaded, journal: &Journal, started: Moment) {
     journal.record(&Entry::Note(Note { at: started, text }));
 }
 
-/// Logs the three lines once all is known, or after [`KNOWN_AFTER`].
+/// Records the start, and logs the three lines once all is known, or after [`KNOWN_AFTER`].
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -45,7 +45,9 @@ pub(super) fn report(
     loaded: &Loaded,
     addresses: &[String],
     status: &Arc<ArcSwap<Status>>,
+    (journal, started): (&Journal, Moment),
 ) -> anyhow::Result<()> {
+    record(loaded, journal, started);
     let settings = &loaded.settings;
     let model = machine::model(&settings.path.sysfs);
     let does = does(settings.mode, &summary(loaded));
@@ -72,14 +74,14 @@ fn is_known(status: &Status, has_driver: bool) -> bool {
 }
 
 fn memory(status: &Status) -> Option<f64> {
-    value(status, "uma_memory_total_bytes").map(|(_, bytes)| bytes)
+    series(status, "uma_memory_total_bytes").map(|(_, bytes)| bytes)
 }
 
-/// The labels and the value of the first series of that name that has one.
-fn value<'s>(status: &'s Status, name: &str) -> Option<(&'s [(Arc<str>, Arc<str>)], f64)> {
+/// The first series of that name that has a value.
+fn series<'s>(status: &'s Status, name: &str) -> Option<(&'s SeriesKey, f64)> {
     let series = status.series.iter().zip(&status.values);
     series.filter(|(key, _)| *key.name == *name).find_map(|(key, reading)| match reading {
-        Reading::Value(value) => Some((&*key.labels, *value)),
+        Reading::Value(value) => Some((key, *value)),
         Reading::Unsupported | Reading::Failed => None,
     })
 }
@@ -91,8 +93,8 @@ fn found(model: Option<&str>, status: &Status) -> String {
         Some(bytes) => format!("{} of memory", bytes_text(bytes.max(0.0) as u64)),
         None => "memory unknown".to_owned(),
     };
-    let gpu = value(status, "uma_gpu_info");
-    let gpu = gpu.and_then(|(labels, _)| labels.iter().find(|(label, _)| **label == *"name"));
+    let gpu = series(status, "uma_gpu_info");
+    let gpu = gpu.and_then(|(key, _)| key.labels.iter().find(|(label, _)| **label == *"name"));
     let gpu = gpu.map_or("no NVIDIA GPU".to_owned(), |(_, name)| format!("GPU {name}"));
     format!("found: {model}, {memory}, {gpu}, {}", engines(&status.engines))
 }
