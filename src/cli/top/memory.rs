@@ -5,8 +5,9 @@ use crate::cli::progress::share;
 use crate::cli::style::Tone;
 use crate::model::{MemoryHistory, MemoryPart, MemoryPicture, PartKind, bytes_text};
 
-/// The columns of a part in the list.
+/// The columns of a part in the list, and of its name in them.
 const PART: usize = 38;
+const NAME: usize = PART - 16;
 
 /// The columns of the axis of a plot.
 const AXIS: usize = 11;
@@ -119,17 +120,24 @@ fn parts(memory: &MemoryPicture, frame: Frame) -> Vec<Line> {
         .chunks(in_line)
         .map(|chunk| {
             chunk.iter().fold(Line::default(), |line, (part, (sign, tone))| {
-                let name = match &part.state {
-                    Some(state) => format!("{} {state}", part.name),
-                    None => part.name.clone(),
-                };
-                let name: String = name.chars().take(PART - 16).collect();
-                let bytes = bytes_text(part.bytes);
-                let text = format!(" {name:<width$} {bytes:>10}  ", width = PART - 16);
+                let name: String = short_name(part).chars().take(NAME).collect();
+                let text = format!(" {name:<NAME$} {:>10}  ", bytes_text(part.bytes));
                 line.with(*tone, &format!("{sign}")).with(Tone::Plain, &text)
             })
         })
         .collect()
+}
+
+/// The name of a part for a narrow column: what it mostly is, and the state of page cache.
+fn short_name(part: &MemoryPart) -> String {
+    let name = match part.kind {
+        PartKind::Engine => &*part.name,
+        _ => part.name.split(" and ").next().unwrap_or_default(),
+    };
+    match &part.state {
+        Some(state) if !name.contains(&**state) => format!("{name} {state}"),
+        _ => name.to_owned(),
+    }
 }
 
 /// Where memory was, from the oldest point to the newest, in so many lines.
@@ -143,8 +151,8 @@ pub(super) fn plot(
     let columns = frame.width.saturating_sub(AXIS).max(1).min(points);
     let signs = signs(past.parts.iter().map(|part| part.kind), frame.is_utf8);
     let rows = height.saturating_sub(1).max(1);
-    let mut grid = vec![vec![(' ', Tone::Plain); columns]; rows];
-    for column in 0..columns {
+    let mut grid = vec![vec![(' ', Tone::Plain); rows]; columns];
+    for (column, cells) in grid.iter_mut().enumerate() {
         // The fullest point of those that share a column, so that no collapse is left out.
         let first = column * points / columns;
         let last = ((column + 1) * points / columns).max(first + 1);
@@ -157,13 +165,16 @@ pub(super) fn plot(
         for (part, sign) in past.parts.iter().zip(&signs) {
             let above = below.saturating_add(value(&part.bytes, point).unwrap_or(0));
             for row in cell(below, total, rows)..cell(above, total, rows) {
-                grid[rows - 1 - row][column] = *sign;
+                cells[row] = *sign;
             }
             below = above;
         }
     }
-    let mut lines: Vec<Line> =
-        grid.iter().enumerate().map(|(row, cells)| row_of(cells, (row, rows), total)).collect();
+    let line = |row: usize| {
+        let cells: Vec<_> = grid.iter().map(|cells| cells[rows - 1 - row]).collect();
+        row_of(&cells, (row, rows), total)
+    };
+    let mut lines: Vec<Line> = (0..rows).map(line).collect();
     lines.push(axis(past, columns));
     lines
 }
@@ -204,5 +215,8 @@ fn axis(past: &MemoryHistory, columns: usize) -> Line {
         _ => format!("{}m ago", seconds / 60),
     };
     let width = columns.saturating_sub(3);
-    Line::of(Tone::Faint, &format!("{:>9}  {begin:<width$}now", ""))
+    match begin.len() < width {
+        true => Line::of(Tone::Faint, &format!("{:>9}  {begin:<width$}now", "")),
+        false => Line::of(Tone::Faint, &format!("{:>9}  {begin}", "")),
+    }
 }

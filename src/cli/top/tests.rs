@@ -23,7 +23,7 @@ fn picture() -> Picture {
             "parts": [
                 {"name": "qwen", "kind": "engine", "bytes": 60 * GIB},
                 {"name": "llama", "kind": "engine", "bytes": 10 * GIB},
-                {"name": "processes", "kind": "processes", "bytes": 8 * GIB},
+                {"name": "processes and shared memory", "kind": "processes", "bytes": 8 * GIB},
                 {"name": "page cache", "kind": "cache", "state": "clean", "bytes": 20 * GIB},
                 {"name": "driver", "kind": "driver", "bytes": 4 * GIB},
                 {"name": "kernel", "kind": "other", "bytes": 6 * GIB},
@@ -97,6 +97,7 @@ fn a_small_terminal_shows_something_of_everything() {
         "memory: 30.0 GiB available of 120.0 GiB, the kernel's reserve is 3.0 GiB",
         "█ qwen",
         "page cache clean",
+        "▓ processes                 8.0 GiB",
         "KV cache 41 %",
         "[########--] 80 %, about 42s left",
         "#12 memory/Low: stop engine qwen; lapses in 3m: umawarden approve 12",
