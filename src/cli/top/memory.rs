@@ -164,9 +164,8 @@ pub(super) fn plot(
         let mut below = 0_u64;
         for (part, sign) in past.parts.iter().zip(&signs) {
             let above = below.saturating_add(value(&part.bytes, point).unwrap_or(0));
-            for row in cell(below, total, rows)..cell(above, total, rows) {
-                cells[row] = *sign;
-            }
+            let (from, until) = (cell(below, total, rows), cell(above, total, rows));
+            cells.iter_mut().take(until).skip(from).for_each(|cell| *cell = *sign);
             below = above;
         }
     }
