@@ -278,7 +278,7 @@ fn a_start_says_in_three_lines_what_matters() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(6_500));
+    std::thread::sleep(Duration::from_millis(9_000));
     rustix::process::kill_process(
         rustix::process::Pid::from_child(&child),
         rustix::process::Signal::TERM,
