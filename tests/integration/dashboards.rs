@@ -135,6 +135,25 @@ fn the_fleet_is_shown_by_recording_rules_without_a_line_for_each_node() {
     assert!(ranked >= 5, "{ranked}");
 }
 
+/// What umawarden's own PromQL lacks would be an error in a panel.
+#[test]
+fn a_node_can_be_the_source_of_its_own_dashboards() {
+    for (name, dashboard) in dashboards().into_iter().filter(|(name, _)| name != "fleet") {
+        let mut refused = Vec::new();
+        for (location, expr) in queries(&dashboard) {
+            let expr = expr.replace("$__rate_interval", "1m");
+            if let Err(error) = promql_rules::parse(&expr) {
+                refused.push(format!("{location}: {error}"));
+            }
+        }
+        match name.as_str() {
+            // It compares nodes, which one node cannot.
+            "cluster" => assert!(refused.iter().all(|one| one.contains("count_values"))),
+            _ => assert_eq!(refused, Vec::<String>::new(), "{name}"),
+        }
+    }
+}
+
 /// The place of the data source is filled by an input at the import, or by a variable.
 #[test]
 fn a_dashboard_can_be_imported_provisioned_and_put_into_a_config_map() {
