@@ -90,9 +90,8 @@ pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
 pub fn read_order(which: u8, body: &[u8]) -> Option<(OrderKind, Option<String>, String)> {
     let read = match which % 3 {
         0 => order::silence(body),
-        1 => order::reply(body).map(|(lasts, words)| {
-            (OrderKind::Approve { decision: crate::model::DecisionId(1), lasts }, words)
-        }),
+        1 => order::reply(body)
+            .map(|(lasts, words)| (OrderKind::Approve { decision: DecisionId(1), lasts }, words)),
         _ => order::reboot(body),
     };
     read.ok().map(|(kind, words)| (kind, words.name, words.comment))
