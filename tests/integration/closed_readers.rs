@@ -88,6 +88,8 @@ impl Commands {
             format!("status {dir}"),
             format!("status --json {dir}"),
             format!("cluster {dir}"),
+            format!("query uma_memory_free_bytes {dir}"),
+            format!("query --json uma_memory_free_bytes {dir}"),
             format!("engines {dir}"),
             format!("verdict {dir}"),
             format!("verdict --json {dir}"),

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{Times, plot};
 use crate::cli::history::printable;
 use crate::cli::output;
+use crate::cli::style::is_utf8;
 use crate::model::measured_bytes_text;
 
 /// Columns where no terminal limits them.
@@ -33,14 +34,6 @@ impl Canvas {
         let columns = output::width().unwrap_or(COLUMNS).clamp(20, WIDEST);
         Self { columns, is_utf8: is_utf8() }
     }
-}
-
-/// Whether this user's terminal shows more than ASCII, by the locale.
-fn is_utf8() -> bool {
-    let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
-    let locale = locale.to_ascii_lowercase();
-    locale.contains("utf-8") || locale.contains("utf8")
 }
 
 /// A result.

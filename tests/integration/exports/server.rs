@@ -144,12 +144,13 @@ pub fn start_with(limits: Limits, queries: Queries) -> Server {
 }
 
 pub fn start_behind(access: AccessControl, limits: Limits, queries: Queries) -> Server {
-    start_at("spark-<1>", uptime, access, limits, queries)
+    let node = NodeNames { name: "spark-<1>".into(), model: Some("NVIDIA_DGX_Spark".into()) };
+    start_at(node, uptime, access, limits, queries)
 }
 
-/// With a name and a clock of its own.
+/// With names and a clock of its own.
 pub fn start_at(
-    node: &str,
+    node: NodeNames,
     uptime: fn() -> Duration,
     access: AccessControl,
     limits: Limits,
@@ -171,7 +172,7 @@ pub fn start_at(
     let served = Arc::new(Served {
         status: Arc::clone(&status),
         telemetry_path: "/metrics".to_owned(),
-        node: NodeNames { name: node.into(), model: Some("NVIDIA_DGX_Spark".into()) },
+        node,
         memory: Arc::clone(&memory),
         explain,
         queries,

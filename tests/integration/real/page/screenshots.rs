@@ -11,7 +11,7 @@ use serde_json::json;
 use umawarden::access::{AccessControl, AccessFiles};
 use umawarden::config::rules::parse_rules;
 use umawarden::config::shipped::shipped_rules;
-use umawarden::exports::Limits;
+use umawarden::exports::{Limits, NodeNames};
 use umawarden::model::{DecisionId, Mode, Moment};
 use umawarden::policy::Policy;
 use umawarden::policy::memory_ring::MemoryFeed;
@@ -68,7 +68,9 @@ fn the_pictures_of_the_manual_are_of_a_replayed_incident() {
     };
     let Some(mut browser) = Browser::start() else { return };
     let access = AccessControl::open(AccessFiles::default(), || moment(100)).unwrap();
-    let server = start_at("spark-1", uptime, access, Limits::default(), no_queries());
+    // A virtual machine, whose model is of no interest.
+    let node = NodeNames { name: "node-1".into(), model: None };
+    let server = start_at(node, uptime, access, Limits::default(), no_queries());
     replay(&server);
     let url = format!("http://{}/", server.address);
     browser.run("open", json!({ "url": url, "width": 1280, "height": 1100 }));
