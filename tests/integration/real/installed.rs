@@ -270,9 +270,20 @@ fn observes(system: &System) {
     assert_eq!(system.property("NRestarts"), "0");
     assert_eq!(system.must(&["systemctl", "is-enabled", "umawarden"]).trim(), "enabled");
     system.must(&["umawarden", "config", "check"]);
-    // What acting lacks is reported, with the drop-in that gives it.
+    // What acting lacks is in the log, with the drop-in that gives it.
+    let folder = "/etc/systemd/system/umawarden.service.d";
+    system.write(
+        &format!("{folder}/debug.conf"),
+        "[Service]\nEnvironment=UMAWARDEN_LOG_LEVEL=debug\n",
+    );
+    system.must(&["systemctl", "daemon-reload"]);
+    system.must(&["systemctl", "restart", "umawarden"]);
+    system.wait_for("what acting lacks", 20, |system| {
+        let log = system.log();
+        log.contains("print drop-in memory") && log.contains("print drop-in stop")
+    });
+    system.sh(&format!("rm -r {folder}"));
     let log = system.log();
-    assert!(log.contains("print drop-in memory") && log.contains("print drop-in stop"), "{log}");
     assert!(!log.contains("ERROR"), "{log}");
 }
 
