@@ -128,15 +128,10 @@ impl Far {
         let method = &Method::GET;
         let accept = "application/json";
         let question = Question { method, path, accept, most_bytes: MOST_BYTES, also: &REFUSALS };
-        let mut body = Vec::new();
-        let mut take = |part: &[u8]| {
-            body.extend_from_slice(part);
-            Ok(())
-        };
         let (runtime, connection) = (&self.runtime, &mut self.connection);
-        let received = runtime
-            .block_on(async { timeout(ANSWER_TAKES, connection.send(question, &mut take)).await });
-        let head = received
+        let received =
+            runtime.block_on(async { timeout(ANSWER_TAKES, connection.receive(question)).await });
+        let (head, body) = received
             .map_err(|_| format!("it has not answered within {} s", ANSWER_TAKES.as_secs()))??;
         let mut answer: Value = serde_json::from_slice(&body)
             .map_err(|_| format!("it answers {}, without JSON: is it umawarden?", head.status))?;

@@ -82,6 +82,20 @@ impl Connection {
         Self { server, kept: None }
     }
 
+    /// Sends a request; the body is whole.
+    ///
+    /// # Errors
+    /// Why there is no response, or no usable one.
+    pub async fn receive(&mut self, question: Question<'_>) -> Result<(Head, Vec<u8>), String> {
+        let mut body = Vec::new();
+        let mut take = |part: &[u8]| {
+            body.extend_from_slice(part);
+            Ok(())
+        };
+        let head = self.send(question, &mut take).await?;
+        Ok((head, body))
+    }
+
     /// Sends a request and passes the body to `take` in parts, for status 200 only. An error, also
     /// one of `take`, ends the connection.
     ///

@@ -99,15 +99,10 @@ impl Peer {
         let accept = "application/json";
         let also = if *method == Method::GET { &[CLOSED][..] } else { &READ };
         let question = Question { method, path, accept, most_bytes: MOST_BYTES, also };
-        let mut body = Vec::new();
-        let mut take = |part: &[u8]| {
-            body.extend_from_slice(part);
-            Ok(())
-        };
         let (runtime, connection) = (&self.runtime, &mut self.connection);
-        let received = runtime
-            .block_on(async { timeout(ANSWER_TAKES, connection.send(question, &mut take)).await });
-        let head = received.map_err(|_| {
+        let received =
+            runtime.block_on(async { timeout(ANSWER_TAKES, connection.receive(question)).await });
+        let (head, body) = received.map_err(|_| {
             format!("{path} was not answered within {} s", ANSWER_TAKES.as_secs())
         })??;
         Ok(Answer { status: head.status, body, is_cut: false })

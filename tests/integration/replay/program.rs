@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use umawarden::recording::{Ring, segment_files};
+use umawarden::recording::{Entry, Ring, segment_files};
 use umawarden::replayer::{Excerpt, replay as states};
 
 use super::{RULES, begin, falling_memory, file, lived};
@@ -22,11 +22,9 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-#[test]
-fn a_recording_of_many_segments_is_compared_from_the_process_start() {
-    let folder = tempfile::tempdir().unwrap();
-    let (entries, steps) = lived(falling_memory(3000));
-    let mut ring = Ring::new(folder.path(), 1 << 20, begin());
+/// Records entries into segments of a ring of so many bytes.
+fn segments(folder: &Path, bytes: u64, entries: &[Entry]) -> Vec<PathBuf> {
+    let mut ring = Ring::new(folder, bytes, begin());
     for (number, entry) in entries.iter().enumerate() {
         ring.take(entry).unwrap();
         if number.is_multiple_of(7) {
@@ -34,7 +32,14 @@ fn a_recording_of_many_segments_is_compared_from_the_process_start() {
         }
     }
     ring.flush().unwrap();
-    let files = segment_files(folder.path());
+    segment_files(folder)
+}
+
+#[test]
+fn a_recording_of_many_segments_is_compared_from_the_process_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (entries, steps) = lived(falling_memory(3000));
+    let files = segments(folder.path(), 1 << 20, &entries);
     assert!(files.len() > 1, "{files:?}");
     let decisions: usize = steps.iter().map(|step| step.decisions.len()).sum();
     let output = replay(&["--diff"], folder.path());
@@ -66,15 +71,7 @@ fn visited(files: &[PathBuf], excerpt: Excerpt) -> (Vec<Timestamp>, Vec<String>)
 fn states_over_time_are_of_the_requested_times_and_skip_what_is_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let (entries, _) = lived(falling_memory(3000));
-    let mut ring = Ring::new(folder.path(), 1 << 19, begin());
-    for (number, entry) in entries.iter().enumerate() {
-        ring.take(entry).unwrap();
-        if number.is_multiple_of(7) {
-            ring.flush().unwrap();
-        }
-    }
-    ring.flush().unwrap();
-    let files = segment_files(folder.path());
+    let files = segments(folder.path(), 1 << 19, &entries);
     assert!(files.len() > 2, "{files:?}");
     let interval = Duration::from_secs(5);
     let (all, remarks) = visited(&files, Excerpt { from: None, until: None, interval });

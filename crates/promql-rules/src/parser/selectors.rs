@@ -10,19 +10,14 @@ use super::super::matcher::{MatchOp, Matcher, NAME_LABEL};
 use super::super::syntax::{Kind, Node, Selector};
 use super::Parser;
 
+/// A metric's name, and its place in the text.
+type Name = (Arc<str>, Range<usize>);
+
 impl Parser<'_> {
     /// Reads `name{…}[range] offset …`.
     pub(super) fn selector(&mut self) -> Result<Node, ExprError> {
         let start = self.span().start;
-        let mut name: Option<(Arc<str>, Range<usize>)> = None;
-        if self.peek() == &Token::Word {
-            name = Some((self.written().into(), self.span()));
-            self.advance();
-        }
-        let mut matchers = Vec::new();
-        if self.take_sign("{") {
-            self.matchers(&mut name, &mut matchers)?;
-        }
+        let (name, matchers) = self.name_and_matchers()?;
         let Some((name, name_span)) = name else {
             let message = match matchers.iter().all(|matcher| matcher.passes("")) {
                 true => "vector selector must contain at least one non-empty matcher",
@@ -53,15 +48,7 @@ impl Parser<'_> {
     /// Reads `name{…}` up to the end of the text.
     pub(super) fn lone_selector(&mut self) -> Result<(Option<Arc<str>>, Vec<Matcher>), ExprError> {
         let start = self.span().start;
-        let mut name = None;
-        if self.peek() == &Token::Word {
-            name = Some((self.written().into(), self.span()));
-            self.advance();
-        }
-        let mut matchers = Vec::new();
-        if self.take_sign("{") {
-            self.matchers(&mut name, &mut matchers)?;
-        }
+        let (name, matchers) = self.name_and_matchers()?;
         if self.peek() != &Token::End {
             return Err(self.unexpected("a selector alone, such as metric{label=\"value\"}"));
         }
@@ -73,10 +60,24 @@ impl Parser<'_> {
         Ok((name.map(|(name, _)| name), matchers))
     }
 
+    /// Reads `name{…}`; the name has its place in the text.
+    fn name_and_matchers(&mut self) -> Result<(Option<Name>, Vec<Matcher>), ExprError> {
+        let mut name = None;
+        if self.peek() == &Token::Word {
+            name = Some((self.written().into(), self.span()));
+            self.advance();
+        }
+        let mut matchers = Vec::new();
+        if self.take_sign("{") {
+            self.matchers(&mut name, &mut matchers)?;
+        }
+        Ok((name, matchers))
+    }
+
     /// Reads up to the closing brace, which may hold the metric's name too.
     fn matchers(
         &mut self,
-        name: &mut Option<(Arc<str>, Range<usize>)>,
+        name: &mut Option<Name>,
         matchers: &mut Vec<Matcher>,
     ) -> Result<(), ExprError> {
         while !self.take_sign("}") {
