@@ -39,6 +39,9 @@ pub mod traces;
 
 pub mod otlp;
 
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
+
 pub mod daemon;
 
 pub mod cli;

@@ -90,7 +90,9 @@ impl Executor for MemoryExecutor {
                 notify(act);
                 OutcomeResult::Done.into()
             }
-            Action::StopEngine { .. }
+            Action::TaintNode { .. }
+            | Action::CordonNode { .. }
+            | Action::StopEngine { .. }
             | Action::StartContainer { .. }
             | Action::StartUnit { .. }
             | Action::Reboot(_) => Performed::of_another_lane(act),

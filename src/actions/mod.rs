@@ -10,6 +10,8 @@ mod drop_caches;
 mod empty;
 mod evict;
 mod memory;
+#[cfg(feature = "kubernetes")]
+mod node;
 mod notify;
 mod prepare;
 mod reboot;
@@ -23,6 +25,8 @@ mod worker;
 pub use empty::{CacheEmptier, EmptyingTally};
 pub use evict::{EvictTally, Evictor, Mounts};
 pub use memory::{MemoryExecutor, MemorySetup};
+#[cfg(feature = "kubernetes")]
+pub use node::NodeExecutor;
 pub use notify::notify;
 pub use prepare::MemoryPreparer;
 pub use reboot::RebootExecutor;

@@ -37,6 +37,9 @@ const SHUTDOWN_MARGIN: Duration = Duration::from_millis(200);
 /// engines. Without these it waits for nothing.
 const UNDOING_TAKES: Duration = Duration::from_secs(10);
 
+/// The time that a shutdown waits for the undo of taints and cordons.
+const LEAVING_CLUSTER_TAKES: Duration = Duration::from_secs(2);
+
 /// The interval of retries of unfinished work.
 const TENDED_EVERY: Duration = Duration::from_secs(10);
 
@@ -71,6 +74,8 @@ pub struct WorkerSetup {
     pub start: LaneSetup,
     /// [`Lane::Reboot`].
     pub reboot: LaneSetup,
+    /// [`Lane::Kubernetes`], where this machine is a node of a cluster.
+    pub kubernetes: Option<LaneSetup>,
     /// Receives the outcomes.
     pub outcomes: Sender<Outcome>,
     /// Called after each outcome has been sent: wakes the loop.
@@ -101,6 +106,7 @@ pub struct ActionWorker {
     ordinary: Crew,
     brake: Crew,
     start: Crew,
+    kubernetes: Option<Crew>,
     reboot: Mutex<SpareCrew>,
     clock: fn() -> Moment,
     end_pauses: EndPauses,
@@ -198,13 +204,16 @@ struct Common {
 impl ActionWorker {
     /// Starts the worker's threads.
     pub fn start(setup: WorkerSetup) -> std::io::Result<Self> {
-        let WorkerSetup { ordinary, brake, start, reboot, .. } = setup;
+        let WorkerSetup { ordinary, brake, start, reboot, kubernetes, .. } = setup;
         let WorkerSetup { outcomes, wake, clock, time_limit, end_pauses, .. } = setup;
         let common = Common { outcomes, wake: wake.into(), clock, time_limit };
         Ok(Self {
             ordinary: Crew::start(Lane::Ordinary, ordinary, common.clone())?,
             brake: Crew::start(Lane::Brake, brake, common.clone())?,
             start: Crew::start(Lane::Start, start, common.clone())?,
+            kubernetes: kubernetes
+                .map(|setup| Crew::start(Lane::Kubernetes, setup, common.clone()))
+                .transpose()?,
             reboot: Mutex::new(SpareCrew::Unused(Box::new((reboot, common)))),
             clock,
             end_pauses: EndPauses(end_pauses),
@@ -217,6 +226,7 @@ impl ActionWorker {
             Lane::Ordinary => &self.ordinary,
             Lane::Brake => &self.brake,
             Lane::Start => &self.start,
+            Lane::Kubernetes => self.kubernetes.as_ref().ok_or(Busy)?,
             Lane::Reboot => return self.reboot_crew().submit(act),
         };
         crew.submit(act)
@@ -234,7 +244,14 @@ impl ActionWorker {
         let now = || (self.clock)().uptime;
         let latest = now().saturating_add(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
         let reboot = self.reboot_crew();
-        let all = [Some(&self.ordinary), Some(&self.brake), Some(&self.start), reboot.running()];
+        let kubernetes = self.kubernetes.as_ref();
+        let all = [
+            Some(&self.ordinary),
+            Some(&self.brake),
+            Some(&self.start),
+            reboot.running(),
+            kubernetes,
+        ];
         let crews = all.map(|crew| crew.map(|crew| (crew, crew.leave())));
         for (crew, _) in crews.iter().flatten().filter(|(_, is_there)| *is_there) {
             let _ = crew.ended.recv_timeout(latest.saturating_sub(now()));
@@ -247,12 +264,17 @@ impl ActionWorker {
         if was_there && !hangs && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err() {
             tracing::error!("not all temporary settings are back: the next start undoes them");
         }
+        if let Some(crew) = kubernetes {
+            // The API server may be away: then the next start undoes it, and has said so.
+            let _ = crew.undone.recv_timeout(LEAVING_CLUSTER_TAKES);
+        }
     }
 }
 
 impl Drop for ActionWorker {
     fn drop(&mut self) {
-        for crew in [&self.ordinary, &self.brake, &self.start] {
+        let crews = [&self.ordinary, &self.brake, &self.start];
+        for crew in crews.into_iter().chain(&self.kubernetes) {
             crew.leave();
         }
         self.reboot_crew().running().map(Crew::leave);
@@ -321,6 +343,7 @@ fn thread_names(lane: Lane) -> [&'static str; 2] {
         Lane::Brake => ["brake", "brake-watch"],
         Lane::Start => ["start", "start-watch"],
         Lane::Reboot => ["reboot", "reboot-watch"],
+        Lane::Kubernetes => ["node", "node-watch"],
     }
 }
 

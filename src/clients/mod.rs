@@ -1,6 +1,7 @@
 //! Thin clients: [`Session`] calls one engine or server, and one request after the other;
 //! [`KeyedSession`] adds the keys of an engine. [`fleet_lock`] requests slots for reboots, [`peer`]
-//! the umawarden of another node, [`alertmanager`] posts alerts, and [`collector`] sends telemetry.
+//! the umawarden of another node, [`alertmanager`] posts alerts, [`collector`] sends telemetry, and
+//! `kubernetes` changes this machine's node.
 //! All requests leave through [`http`]; TLS is in `tls`.
 
 pub mod alertmanager;
@@ -12,6 +13,8 @@ pub mod http;
 mod key_ring;
 mod keyed_session;
 mod keys;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod network;
 pub mod owner;
 pub mod peer;

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::connection::{Connection, Question, Server};
 use crate::model::{
-    Access, GateRequest, LeaseCall, LeaseRequest, LeaseStage, PeerAddress, PeerGate,
+    Access, GateRequest, LeaseCall, LeaseRequest, LeaseStage, PeerAddress, PeerGate, Pod,
 };
 use crate::parse::answer::Answer;
 
@@ -135,14 +135,9 @@ impl Peer {
             self.refused = Some((Arc::clone(&why), left - 1));
             return PeerReply { gate: self.query(), lease: PeerLease::Refused(why) };
         }
-        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let path = format!(
-            "{}&id={}&name={}&priority={}&lease={}s&requested={}&call={}&turn={}",
-            self.query,
-            encoded(&lease.id),
-            encoded(&lease.who),
-            lease.priority,
-            lease.lasts.as_secs().max(1),
+            "{}&requested={}&call={}&turn={}",
+            self.lease_path(lease),
             lease.requested_ms,
             call.name(),
             turn,
@@ -172,12 +167,46 @@ impl Peer {
         }
     }
 
+    /// Has the node reserve memory for a start on that node alone; repeated until it has.
+    pub fn reserve(&mut self, lease: &LeaseRequest) -> PeerGate {
+        let unknown = |why: String| PeerGate::Unknown { why: why.into() };
+        let mut path = self.lease_path(lease);
+        if let Some(Pod { namespace, name, uid, .. }) = &lease.pod {
+            path.push_str(&format!("&pod={}", encoded(&format!("{namespace}/{name}/{uid}"))));
+        }
+        let answer = match self.send(&Method::POST, &path) {
+            Ok(answer) => answer,
+            Err(why) => return unknown(why),
+        };
+        match answer.json() {
+            Some(reply) if answer.status != 200 && reply["data"].is_null() => {
+                unknown(refusal(answer.status, &reply))
+            }
+            _ => read(&self.request, &answer).unwrap_or_else(unknown),
+        }
+    }
+
+    fn lease_path(&self, lease: &LeaseRequest) -> String {
+        format!(
+            "{}&id={}&name={}&priority={}&lease={}s",
+            self.query,
+            encoded(&lease.id),
+            encoded(&lease.who),
+            lease.priority,
+            lease.lasts.as_secs().max(1),
+        )
+    }
+
     /// Gives a lease back.
     pub fn end(&mut self, id: &str) {
         let id = utf8_percent_encode(id, NON_ALPHANUMERIC);
         // A node that cannot be reached ends it by itself.
         let _ = self.send(&Method::DELETE, &format!("/api/v1/leases/{id}"));
     }
+}
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 fn error_of(reply: &Value) -> String {

@@ -25,7 +25,7 @@ use super::sampling::Sampling;
 use super::service::Loader;
 use super::settling::{Settling, settle};
 use super::wake::Wake;
-use super::{Cursor, Daemon, clock, cluster, first, otlp, preflight};
+use super::{Cursor, Daemon, clock, cluster, first, kubernetes, otlp, preflight};
 use crate::access::AccessControl;
 use crate::actions::{
     ActionWorker, CacheEmptier, DEFAULT_TIME_LIMIT, Executor, Intent, LaneSetup, MemoryExecutor,
@@ -100,14 +100,22 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     first::report(&loaded, &entrance.addresses(), &status, (&journal, started))?;
     let (service, access) = serve(&settings, entrance, (loader, &wake), taker, own, &shared)?;
     let otlp = otlp::start(&settings, &boot_id, &status)?;
+    let kubernetes = kubernetes::start(&settings, &status)?;
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // Threads that start from here on are raised like this one.
     let priority = settle_in();
     let ((sender, outcomes), evicting) = (channel(), Evicting::default());
-    let worker = start_worker(&journal, &pause, &wake, sender, &loaded, &evicting, temporary)?;
+    let acting = (&evicting, temporary, &status);
+    let worker = start_worker(&journal, &pause, &wake, sender, &loaded, acting)?;
     // Last: a failed start must leave no open record.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), priority);
-    let own = own_readings(&settings, started, sampling.interval(), (tally, access), &otlp);
+    let own = own_readings(
+        &settings,
+        started,
+        sampling.interval(),
+        (tally, access),
+        (&otlp, &kubernetes),
+    );
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -136,6 +144,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         recorder,
         black_box,
         otlp,
+        kubernetes,
         boot_id,
         alive: Alive::new(boot.map(Arc::from)),
         cursor: Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() },
@@ -180,11 +189,11 @@ fn own_readings(
     started: Moment,
     sampling_interval: Duration,
     (tally, access): (Arc<SettingsTally>, Arc<AccessControl>),
-    otlp: &Otlp,
+    (otlp, kubernetes): (&Otlp, &kubernetes::Kubernetes),
 ) -> OwnReadings {
     let procfs = &settings.path.procfs;
     let mut own = OwnReadings::new(started, sampling_interval, tally, access, procfs);
-    own.set_otlp(otlp.tally());
+    own.set_servers(otlp.tally(), kubernetes.tally());
     own
 }
 
@@ -360,8 +369,7 @@ fn start_worker(
     wake: &Wake,
     outcomes: Sender<Outcome>,
     loaded: &Loaded,
-    evicting: &Evicting,
-    temporary: TemporarySettings,
+    (evicting, temporary, status): (&Evicting, TemporarySettings, &Arc<ArcSwap<Status>>),
 ) -> anyhow::Result<ActionWorker> {
     let wake = wake.clone();
     let emptier = CacheEmptier {
@@ -389,6 +397,7 @@ fn start_worker(
     };
     let start = StartExecutor { docker: path.docker().to_owned(), systemd: Bus::system() };
     let reboot = RebootExecutor::new(&path.procfs, Bus::system());
+    let reboot = kubernetes::evicting(reboot, status);
     let lane = |executor: Box<dyn Executor + Send>| {
         let (journal, pause) = (Arc::clone(journal), pause.switch());
         LaneSetup {
@@ -409,6 +418,7 @@ fn start_worker(
         brake,
         start: lane(Box::new(start)),
         reboot: lane(Box::new(reboot)),
+        kubernetes: kubernetes::executor(&loaded.settings).map(lane),
         outcomes,
         wake: Box::new(move || wake.notify()),
         clock: clock::now,

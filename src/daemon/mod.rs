@@ -15,6 +15,8 @@ mod entrance;
 mod evicting;
 mod first;
 mod gang_starts;
+#[cfg_attr(not(feature = "kubernetes"), path = "no_kubernetes.rs")]
+mod kubernetes;
 mod leases;
 pub mod now;
 mod orders;
@@ -128,6 +130,7 @@ struct Daemon {
     recorder: recorder::Recorder,
     black_box: black_box::BlackBox,
     otlp: Otlp,
+    kubernetes: kubernetes::Kubernetes,
     boot_id: Arc<str>,
     alive: alive::Alive,
     cursor: Cursor,
@@ -545,6 +548,7 @@ impl Daemon {
             report::outcome(&outcome);
         }
         self.otlp.end();
+        self.kubernetes.end();
         for text in self.evicting.notes() {
             tracing::info!("{text}");
             self.journal.record(&Entry::Note(Note { at: clock::now(), text }));
@@ -557,6 +561,7 @@ impl Daemon {
         self.recorder.close(left());
         self.black_box.close(left());
         self.otlp.close(left());
+        self.kubernetes.close(left());
         self.service.close(left());
         tracing::info!("ended");
     }

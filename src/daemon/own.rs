@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::evicting::Evicting;
-use super::otlp;
 use super::reaction::Reactions;
 use super::recorder::Tally;
+use super::{kubernetes, otlp};
 use crate::access::AccessControl;
 use crate::actions::SettingsTally;
 use crate::model::{
@@ -69,6 +69,7 @@ pub(super) struct OwnReadings {
     settings: Arc<SettingsTally>,
     access: Arc<AccessControl>,
     otlp: Option<Arc<OtlpTally>>,
+    kubernetes: Option<Arc<kubernetes::Tally>>,
 }
 
 impl OwnReadings {
@@ -94,6 +95,7 @@ impl OwnReadings {
         ];
         series.extend(temporary_settings());
         series.extend(otlp::series());
+        series.extend(kubernetes::series());
         series.extend(Reactions::series());
         series.extend(Evicting::series());
         series.extend(AccessControl::series());
@@ -112,12 +114,17 @@ impl OwnReadings {
             settings,
             access,
             otlp: None,
+            kubernetes: None,
         }
     }
 
-    /// From now on with the counters of the exporter.
-    pub(super) fn set_otlp(&mut self, tally: Option<&Arc<OtlpTally>>) {
-        self.otlp = tally.cloned();
+    /// From now on with the counters of requests to a collector and to Kubernetes.
+    pub(super) fn set_servers(
+        &mut self,
+        otlp: Option<&Arc<OtlpTally>>,
+        kubernetes: Option<&Arc<kubernetes::Tally>>,
+    ) {
+        (self.otlp, self.kubernetes) = (otlp.cloned(), kubernetes.cloned());
     }
 
     pub(super) fn count_missed_samples(&mut self, missed: u64) {
@@ -197,6 +204,7 @@ impl OwnReadings {
         values.extend(recorded);
         values.extend(in_force.into_iter().chain(undone).map(Reading::Value));
         values.extend(otlp::values(self.otlp.as_deref()));
+        values.extend(kubernetes::values(self.kubernetes.as_deref()));
         values.extend(self.reactions.values());
         values.extend(evicting.values());
         values.extend(self.access.values());

@@ -45,6 +45,7 @@ pub(super) fn needs_restart(used: &Settings, read: &Settings) -> Vec<&'static st
         ("starts", used.starts == read.starts),
         ("gpu", used.gpu == read.gpu),
         ("alertmanager", used.alertmanager.sending == read.alertmanager.sending),
+        ("kubernetes", used.kubernetes == read.kubernetes),
         ("otlp", used.otlp == read.otlp),
         ("log", used.log == read.log),
         ("cluster", used.cluster == read.cluster),

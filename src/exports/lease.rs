@@ -19,7 +19,7 @@ use super::order::Caller;
 use super::orders::sender;
 use super::routes::Site;
 use crate::model::{
-    GateRequest, LeaseCall, LeaseRequest, LeaseStage, LeaseState, RESTART_LEASE, lease_lasts,
+    GateRequest, LeaseCall, LeaseRequest, LeaseStage, LeaseState, Pod, RESTART_LEASE, lease_lasts,
 };
 use crate::policy::gate::{check_gate, with_turn};
 
@@ -60,7 +60,7 @@ pub struct LeaseReply {
 
 /// The parameters that `GET /api/v1/gate` does not have; the last three are those of a start over
 /// several nodes.
-const OWN: [&str; 7] = ["id", "name", "priority", "lease", "requested", "call", "turn"];
+const OWN: [&str; 8] = ["id", "name", "priority", "lease", "pod", "requested", "call", "turn"];
 
 /// 200 once memory is reserved; 503 with the reasons while it is not.
 pub(super) async fn lease(
@@ -148,6 +148,21 @@ async fn carry_out<T>(
     }
 }
 
+/// The pod that starts. The names become part of URLs.
+fn pod(text: &str) -> Option<Pod> {
+    let is_name = |name: &&str| {
+        (1..=253).contains(&name.len())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c))
+            && !name.starts_with('.')
+    };
+    let mut parts = text.split('/').filter(is_name);
+    let [namespace, name, uid] = [parts.next()?, parts.next()?, parts.next()?];
+    let is_whole = text.split('/').count() == 3;
+    let pod =
+        Pod { namespace: namespace.into(), name: name.into(), uid: uid.into(), ..Pod::default() };
+    is_whole.then_some(pod)
+}
+
 fn is_short(text: &str) -> bool {
     (1..=128).contains(&text.len()) && !text.contains(char::is_control)
 }
@@ -178,6 +193,9 @@ fn read(uri: &Uri) -> Result<(GateRequest, LeaseRequest, LeaseCall), String> {
             }
             "requested" => {
                 lease.requested_ms = value.parse().map_err(|_| wrong("time in milliseconds"))?;
+            }
+            "pod" => {
+                lease.pod = Some(pod(value).ok_or_else(|| wrong("NAMESPACE/NAME/UID"))?);
             }
             "turn" => lease.turn = value.parse().map_err(|_| wrong("number"))?,
             _ => {

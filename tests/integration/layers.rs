@@ -89,6 +89,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("actions", &["model", "parse", "engines", "clients", "supervisors", "sys", "files"], false),
     ("traces", &["model"], true),
     ("otlp", &["model", "policy::status", "clients::collector", "clients::http", "traces"], false),
+    ("kubernetes", &["model", "policy::status", "clients::kubernetes"], false),
     (
         "daemon",
         &[
@@ -111,6 +112,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "replayer",
             "traces",
             "otlp",
+            "kubernetes",
         ],
         false,
     ),

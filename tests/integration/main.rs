@@ -28,6 +28,7 @@ mod gpu;
 mod history;
 mod journal;
 mod kernel_log_source;
+mod kubernetes;
 mod launch;
 mod layers;
 mod load_receipts;

@@ -1,6 +1,7 @@
 //! Reboots with a fake logind, systemd and lock server, which refuse, hang and answer falsely. No
 //! test can reboot anything: every service is fake, and sysrq is a file.
 
+mod cordon;
 mod drain;
 mod fake_bus;
 mod fake_lock;
@@ -52,12 +53,11 @@ impl Machine {
     }
 
     fn rebooter(&self) -> RebootExecutor {
-        RebootExecutor {
-            utmp: self.path("utmp"),
-            machine_id: self.path("machine-id"),
-            sleep: |_| {},
-            ..RebootExecutor::new(&self.path("proc"), Bus::Peer(self.path("bus")))
-        }
+        let mut rebooter = RebootExecutor::new(&self.path("proc"), Bus::Peer(self.path("bus")));
+        rebooter.utmp = self.path("utmp");
+        rebooter.machine_id = self.path("machine-id");
+        rebooter.sleep = |_| {};
+        rebooter
     }
 
     fn perform(&self, act: RebootAct) -> Outcome {

@@ -7,6 +7,11 @@
 //! To add a way: a variant of [`RebootWay`], a file here, an arm in [`RebootExecutor::reboot`].
 
 mod command;
+#[cfg(feature = "kubernetes")]
+mod drain;
+#[cfg(not(feature = "kubernetes"))]
+#[path = "no_drain.rs"]
+mod drain;
 mod orderly;
 mod sentinel;
 mod sysrq;
@@ -25,12 +30,15 @@ use std::time::Duration;
 use super::{Act, Executor, Performed};
 use crate::clients::fleet_lock::{FleetLock, LockId, SlotResponse};
 use crate::model::{
-    DecisionRecord, LoggedIn, OutcomeResult, Reading, RebootAct, RebootLock, RebootMeans,
-    RebootOrder, RebootWay, counted,
+    DecisionRecord, LoggedIn, NodeDrain, OutcomeResult, Reading, RebootAct, RebootLock,
+    RebootMeans, RebootOrder, RebootWay, counted,
 };
 use crate::supervisors::NotEnded;
 use crate::supervisors::logged_in::{LoginSources, UTMP, read_users};
 use crate::supervisors::logind::Bus;
+use drain::Drainer;
+#[cfg(feature = "kubernetes")]
+use drain::EnginePods;
 
 /// The time limit of a file or a terminal.
 const WRITING_TAKES: Duration = Duration::from_secs(5);
@@ -46,6 +54,13 @@ enum Attempt {
     Hangs(String),
     /// It was tried, and failed.
     Failed(String),
+}
+
+/// Requests to servers: one that is refused may have had an effect.
+impl From<Result<String, String>> for Attempt {
+    fn from(asked: Result<String, String>) -> Self {
+        asked.map_or_else(Self::Failed, Self::Agreed)
+    }
 }
 
 impl From<Attempt> for Performed {
@@ -75,6 +90,8 @@ pub struct RebootExecutor {
     pub machine_id: PathBuf,
     /// Sleeps.
     pub sleep: fn(Duration),
+    /// The node in Kubernetes.
+    drainer: Drainer,
 }
 
 impl Executor for RebootExecutor {
@@ -96,15 +113,23 @@ impl RebootExecutor {
             utmp: UTMP.into(),
             machine_id: "/etc/machine-id".into(),
             sleep,
+            drainer: Drainer::default(),
         }
     }
 
-    fn perform(&self, decision: &DecisionRecord, act: &RebootAct) -> Attempt {
+    /// Has the pods of engines evicted before a reboot where that is configured. `uptime`: the
+    /// clock by which it waits for that.
+    #[cfg(feature = "kubernetes")]
+    pub fn evicting(self, engine_pods: EnginePods, uptime: fn() -> Duration) -> Self {
+        Self { drainer: Drainer::new(engine_pods, uptime), ..self }
+    }
+
+    fn perform(&mut self, decision: &DecisionRecord, act: &RebootAct) -> Attempt {
         match act {
             RebootAct::Schedule(plan) => Attempt::Agreed(self.notify_users(&plan.announcement())),
             RebootAct::WarnUsers { text } => Attempt::Agreed(self.notify_users(text)),
-            RebootAct::TakeSlot(lock) => self.slot(lock, FleetLock::take),
-            RebootAct::ReleaseSlot(lock) => self.slot(lock, FleetLock::release),
+            RebootAct::TakeSlot(lock) => self.take_slot(lock).into(),
+            RebootAct::ReleaseSlot(lock) => self.release_slot(lock).into(),
             RebootAct::Perform(order) => self.reboot(decision, order),
             RebootAct::CallOff { way, why, was_handed_over } => {
                 self.call_off(way, why, *was_handed_over)
@@ -190,21 +215,54 @@ impl RebootExecutor {
         }
     }
 
-    fn slot(&self, lock: &RebootLock, request: fn(&FleetLock) -> SlotResponse) -> Attempt {
+    /// Cordons the node, takes the lock server's slot, and evicts pods: what of it is configured.
+    fn take_slot(&mut self, lock: &RebootLock) -> Result<String, String> {
+        let cordoned = self.on_node(lock, Drainer::cordon)?;
+        let slot = self.slot(lock, FleetLock::take)?;
+        let evicted = self.on_node(lock, Drainer::evict)?;
+        Ok(joined([slot, cordoned, evicted]))
+    }
+
+    /// Gives both back, even if one of them fails.
+    fn release_slot(&mut self, lock: &RebootLock) -> Result<String, String> {
+        let slot = self.slot(lock, FleetLock::release);
+        let uncordoned = self.on_node(lock, Drainer::uncordon);
+        Ok(joined([slot?, uncordoned?, String::new()]))
+    }
+
+    fn on_node(
+        &mut self,
+        lock: &RebootLock,
+        work: fn(&mut Drainer, &NodeDrain) -> Result<String, String>,
+    ) -> Result<String, String> {
+        lock.drain.as_ref().map_or(Ok(String::new()), |drain| work(&mut self.drainer, drain))
+    }
+
+    fn slot(
+        &self,
+        lock: &RebootLock,
+        request: fn(&FleetLock) -> SlotResponse,
+    ) -> Result<String, String> {
+        if lock.url.is_empty() && lock.drain.is_some() {
+            return Ok(String::new());
+        }
         let id = match &lock.id {
             Some(id) => LockId::given(id),
-            None => match LockId::of_machine(&self.machine_id) {
-                Ok(id) => id,
-                Err(error) => return Attempt::Failed(error.to_string()),
-            },
+            None => LockId::of_machine(&self.machine_id).map_err(|error| error.to_string())?,
         };
         let known_as = id.to_string();
         let server = FleetLock::new(&lock.url, &lock.group, id);
         match request(&server.with_ca_file(lock.ca_file.as_deref())) {
-            answer @ SlotResponse::Granted => Attempt::Agreed(format!("{answer} (as {known_as})")),
-            answer => Attempt::Failed(answer.to_string()),
+            answer @ SlotResponse::Granted => Ok(format!("{answer} (as {known_as})")),
+            answer => Err(answer.to_string()),
         }
     }
+}
+
+/// The texts that are there, in one.
+fn joined(texts: [String; 3]) -> String {
+    let texts: Vec<String> = texts.into_iter().filter(|text| !text.is_empty()).collect();
+    texts.join("; ")
 }
 
 fn are(number: usize) -> String {

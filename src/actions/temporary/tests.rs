@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::{Action, Decision, Mode, OutcomeResult, RuleId, UndoReason};
+use crate::model::{Action, Decision, Grade, Mode, OutcomeResult, RuleId, UndoReason};
 
 fn now() -> Moment {
     Moment { uptime: Duration::from_secs(60), utc: Timestamp::UNIX_EPOCH }
@@ -134,7 +134,7 @@ fn set(id: u64, values: &[(Sysctl, u32)]) -> DecisionRecord {
 
 fn undo(act: u64) -> DecisionRecord {
     let why = UndoReason::AlertEnded;
-    decision(act + 100, Action::Undo { decision: DecisionId(act), why })
+    decision(act + 100, Action::Undo { decision: DecisionId(act), why, grade: Grade::Drop })
 }
 
 fn throttle(id: u64, devices: &[&str], of: &[&str]) -> DecisionRecord {

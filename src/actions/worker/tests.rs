@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::model::{
-    Action, Decision, DecisionId, HoldReason, Mode, RebootAct, RebootWay, RuleId, Target,
+    Action, Decision, DecisionId, Grade, HoldReason, Mode, RebootAct, RebootWay, RuleId, Target,
 };
 
 /// Generous: reached only if the worker is broken.
@@ -95,6 +95,7 @@ fn bench(
         ordinary: lane(Hanging { begun: begin, go_on: gone_on }, intent),
         brake: lane(Noting(Arc::clone(&brakes)), slow_from_100),
         reboot: lane(Noting(Arc::clone(&brakes)), slow_from_100),
+        kubernetes: None,
         start: lane(Hanging { begun: starting, go_on: release_start }, |decision| {
             match decision.id.0 {
                 0..100 => Ok(()),
@@ -220,7 +221,7 @@ fn a_pause_cancels_earlier_acts_but_no_undo() {
     assert_eq!(performer.perform(&act(decision(1))), refused.into());
     performer.stage.store(INTENDING, Ordering::Release);
     let why = crate::model::UndoReason::AlertEnded;
-    let action = Action::Undo { decision: DecisionId(1), why };
+    let action = Action::Undo { decision: DecisionId(1), why, grade: Grade::Drop };
     let undo = act(DecisionRecord { action, ..decision(2) });
     assert_eq!(performer.perform(&undo), OutcomeResult::Done.into());
     assert_eq!(*noted.lock().unwrap(), ["undo"]);
@@ -304,6 +305,7 @@ fn undos_need_no_intent_and_all_are_done_before_a_shutdown_returns() {
         ordinary: lane(Noting(Arc::clone(&noted)), |_| Err("disk full".to_owned())),
         brake: lane(Noting::default(), |_| Ok(())),
         reboot: lane(Noting::default(), |_| Ok(())),
+        kubernetes: None,
         start: lane(Noting::default(), |_| Ok(())),
         outcomes,
         wake: Box::new(|| {}),
@@ -314,7 +316,7 @@ fn undos_need_no_intent_and_all_are_done_before_a_shutdown_returns() {
     .unwrap();
     worker.submit(act(decision(1))).unwrap();
     let why = crate::model::UndoReason::AlertEnded;
-    let action = Action::Undo { decision: DecisionId(1), why };
+    let action = Action::Undo { decision: DecisionId(1), why, grade: Grade::Drop };
     worker.submit(act(DecisionRecord { action, ..decision(2) })).unwrap();
     let results: Vec<OutcomeResult> = ended.iter().take(2).map(|outcome| outcome.result).collect();
     assert!(not_done(&results[0]).contains("disk full"));

@@ -28,7 +28,7 @@ const COUNTED_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct LeaseArguments {
     /// Of several starts that wait, the one with the higher priority comes first.
     #[arg(long, value_name = "NUMBER", default_value_t = 0, allow_hyphen_values = true)]
-    priority: i32,
+    pub(super) priority: i32,
 
     /// The longest time that the memory stays reserved for it; it is free earlier when it was
     /// taken, or its process ends.
@@ -38,7 +38,7 @@ pub(crate) struct LeaseArguments {
         default_value = "10m",
         value_parser = lease_lasts
     )]
-    lasts: Duration,
+    pub(super) lasts: Duration,
 
     /// Reserve nothing.
     #[arg(long, conflicts_with_all = ["priority", "lasts"])]

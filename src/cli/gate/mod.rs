@@ -5,6 +5,7 @@ mod holders;
 mod lease;
 mod node;
 mod prepare;
+mod remote;
 mod show;
 pub(crate) mod signals;
 mod wait;
@@ -34,7 +35,8 @@ use crate::parse::process::{cgroup, system_unit};
 use lease::StartLease;
 pub(crate) use lease::{Holder, LeaseArguments};
 pub(crate) use node::{GateNode, GateSetup, may_have_own_memory};
-pub(crate) use prepare::{PrepareSetup, Preparer};
+use prepare::{PrepareSetup, Preparer};
+use remote::RemoteGate;
 pub(crate) use show::ProgressPrinter;
 pub(crate) use wait::{Ended, Waiting};
 
@@ -84,6 +86,20 @@ pub struct GateArguments {
     /// several with commas [without a value: those of cluster in the configuration file].
     #[arg(long, value_name = "NODES", value_delimiter = ',', num_args = 0..=1)]
     peers: Option<Vec<PeerAddress>>,
+
+    /// The umawarden that reserves the memory instead of this command, for an init container:
+    /// HOST or HOST:PORT (9942 unless given). It needs a token of the role operate. POD_NAMESPACE,
+    /// POD_NAME and POD_UID of the environment name the pod.
+    #[arg(
+        long = "node",
+        value_name = "NODE",
+        conflicts_with_all = ["peers", "prepare"],
+    )]
+    remote: Option<PeerAddress>,
+
+    /// File with the token for --node [default: that of cluster in the configuration file].
+    #[arg(long, value_name = "FILE", requires = "remote")]
+    bearer_token_file: Option<PathBuf>,
 
     /// One JSON object at the end.
     #[arg(long)]
@@ -287,6 +303,25 @@ impl GateArguments {
     }
 }
 
+impl GateArguments {
+    fn remote_gate<'a>(
+        &'a self,
+        node: &'a PeerAddress,
+        settings: &Settings,
+    ) -> anyhow::Result<RemoteGate<'a>> {
+        let need_bytes = self.need_bytes(settings)?;
+        Ok(RemoteGate {
+            node,
+            token: self.bearer_token_file.clone(),
+            who: self.name.clone().unwrap_or_else(|| "gate".to_owned()),
+            request: self.places.request(need_bytes, self.contiguous),
+            lease: &self.lease,
+            timeout: self.timeout,
+            json: self.json,
+        })
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -295,6 +330,9 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
     signals::end_at_once().context("cannot listen for signals")?;
     note_loader(&arguments.command);
     let settings = arguments.node.settings()?;
+    if let Some(remote) = &arguments.remote {
+        return arguments.remote_gate(remote, &settings)?.wait(&settings);
+    }
     let daemon = daemon(&arguments.node, &settings);
     let mut node = GateNode::start(setup(&settings, daemon.clone()))
         .context("cannot start the scan of processes")?;

@@ -97,7 +97,9 @@ pub(super) fn judge(pair: &Pair, episode: &Episode, observed: &Observed) -> Judg
         Grade::Restart => restart(&rule.alert, episode, observed),
         Grade::Stop => stop(episode, observed),
         Grade::Reboot => reboot(episode, observed),
-        Grade::Notice | Grade::Evict | Grade::Drop => trouble(episode, observed.covered),
+        Grade::Notice | Grade::Evict | Grade::Drop | Grade::Cordon => {
+            trouble(episode, observed.covered)
+        }
     };
     let fault = match grade {
         Grade::Restart => None,
@@ -312,7 +314,7 @@ fn least_seen(grade: Grade) -> u64 {
     match grade {
         Grade::Notice => 1,
         Grade::Restart | Grade::Stop | Grade::Reboot => 2,
-        Grade::Evict | Grade::Drop => 3,
+        Grade::Evict | Grade::Drop | Grade::Cordon => 3,
     }
 }
 

@@ -241,6 +241,7 @@ impl Details {
             is_listening: listening.is_listening,
             log_bytes: self.log_bytes(processes.first()?.id, runtime.as_ref()),
             runtime,
+            pod: None,
             unit: member.path.as_deref().and_then(system_unit).map(Arc::from),
             user_unit: unit_of_user(&member),
             cgroup: member.path,

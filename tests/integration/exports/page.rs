@@ -26,6 +26,7 @@ fn happened(seconds: u64, text: &str) -> Happened {
         text: text.to_owned(),
         id: None,
         rule: None,
+        engine: None,
         times: 1,
     }
 }

@@ -10,7 +10,7 @@ use crate::empty_cache::fake::{FakeServer, Reply};
 const DERIVED: &str = "978a225b3d7b40e9acd7ce9b62f68444";
 
 fn lock(url: String, id: Option<&str>) -> RebootLock {
-    RebootLock { url, group: "gpu".to_owned(), id: id.map(str::to_owned), ca_file: None }
+    RebootLock { url, group: "gpu".to_owned(), id: id.map(str::to_owned), ..Default::default() }
 }
 
 #[test]

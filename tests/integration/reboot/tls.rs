@@ -48,7 +48,13 @@ impl TlsLock {
 
     fn lock(&self, host: &str, ca_file: Option<PathBuf>) -> RebootLock {
         let url = format!("https://{host}:{}/fleet/", self.port);
-        RebootLock { url, ca_file, group: "gpu".to_owned(), id: Some("this-node".to_owned()) }
+        RebootLock {
+            url,
+            ca_file,
+            group: "gpu".to_owned(),
+            id: Some("this-node".to_owned()),
+            drain: None,
+        }
     }
 }
 
@@ -108,6 +114,7 @@ fn a_server_without_tls_is_rejected() {
         ca_file: Some(fixture("authority.pem")),
         group: "gpu".to_owned(),
         id: Some("this-node".to_owned()),
+        drain: None,
     };
     let outcome = machine.perform(RebootAct::TakeSlot(lock));
     assert!(matches!(&outcome.0, OutcomeResult::Failed(_)), "{outcome:?}");

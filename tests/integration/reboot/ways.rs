@@ -64,8 +64,9 @@ fn systemd_reboots_where_logind_is_missing() {
     assert_eq!(machine.bus.calls(), ["logind.CanReboot", "systemd.Reboot"]);
     machine.bus.state().has_systemd = false;
     assert!(failed(&machine.reboot()).contains("nobody of that name"));
-    let nowhere = RebootExecutor { bus: Bus::System(machine.path("no-bus")), ..machine.rebooter() };
-    let outcome = nowhere.clone().execute(&act(decision(RebootAct::Perform(order())))).result;
+    let mut nowhere = machine.rebooter();
+    nowhere.bus = Bus::System(machine.path("no-bus"));
+    let outcome = nowhere.execute(&act(decision(RebootAct::Perform(order())))).result;
     let OutcomeResult::Failed(why) = outcome else { panic!("{outcome:?}") };
     assert!(why.contains("No such file or directory"), "{why}");
 }
@@ -94,8 +95,8 @@ fn a_hanging_method_is_distinguished_from_other_failures() {
     let silent = std::thread::spawn(|| {
         let machine = Machine::new();
         let listener = std::os::unix::net::UnixListener::bind(machine.path("silent")).unwrap();
-        let mut rebooter =
-            RebootExecutor { bus: Bus::System(machine.path("silent")), ..machine.rebooter() };
+        let mut rebooter = machine.rebooter();
+        rebooter.bus = Bus::System(machine.path("silent"));
         let outcome = within(Duration::from_secs(10), || {
             rebooter.execute(&act(decision(RebootAct::Perform(order())))).result
         });
@@ -181,7 +182,8 @@ fn a_missing_service_is_distinguished_from_a_silent_one_over_a_real_bus() {
     let machine = Machine::new();
     let Some(_bus) = RealBus::start(&machine) else { return };
     let bus = Bus::System(machine.path("real-bus"));
-    let mut rebooter = RebootExecutor { bus, ..machine.rebooter() };
+    let mut rebooter = machine.rebooter();
+    rebooter.bus = bus;
     let reboot = act(decision(RebootAct::Perform(order())));
     // Neither logind nor systemd is there: the bus itself reports it.
     let outcome = rebooter.execute(&reboot).result;

@@ -426,6 +426,8 @@ impl Machine {
             // Files, engines and supervisors are simulated elsewhere.
             Action::SetSysctl { .. }
             | Action::ThrottleReadahead { .. }
+            | Action::TaintNode { .. }
+            | Action::CordonNode { .. }
             | Action::Undo { .. }
             | Action::StopEngine { .. }
             | Action::StartContainer { .. }

@@ -87,6 +87,7 @@ fn settings(faults: Faults) -> Settings {
         ca_file: None,
         group: "default".to_owned(),
         id: Some("node".to_owned()),
+        drain: None,
     });
     rails.reboot.sysrq_after = Some(Duration::from_secs(300));
     let rules = parse_rules_under(&[SourceText::new("reboot.yaml", RULES)], TICK, rails).unwrap();

@@ -112,6 +112,7 @@ pub fn read_table(
             inhibited_by: inhibited_by?,
             reboot: RebootSettings::default(),
             enforced: Grades::default(),
+            has_kubernetes: false,
         },
         alerts,
     ))

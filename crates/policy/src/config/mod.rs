@@ -11,6 +11,7 @@ pub mod edit;
 mod engines;
 pub mod flags;
 pub mod guard_rails;
+mod kubernetes;
 pub mod ladder;
 pub mod measure;
 pub mod mistake;

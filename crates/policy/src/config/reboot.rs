@@ -228,7 +228,7 @@ fn lock(node: &Node, findings: &mut Findings<'_>) -> Option<RebootLock> {
         Some(node) => value(node, "ca_file", absolute, findings).map(Some),
         None => Some(None),
     };
-    Some(RebootLock { url: url?, ca_file: ca_file?, group: group?, id: id? })
+    Some(RebootLock { url: url?, ca_file: ca_file?, group: group?, id: id?, drain: None })
 }
 
 /// The protocol's groups are so narrow.
@@ -280,6 +280,7 @@ mod tests {
             url: "http://lock:8080".to_owned(),
             group: "default".to_owned(),
             id: Some("n1".to_owned()),
+            drain: None,
         };
         let line = ["scontrol", "reboot", "ASAP", "node1"].map(str::to_owned).to_vec();
         let expected = RebootSettings {

@@ -17,6 +17,10 @@ pub fn shipped_rules() -> Vec<SourceText> {
         SourceText::new("shipped:engines.yaml", include_str!("../../../../rules/engines.yaml")),
         SourceText::new("shipped:cluster.yaml", include_str!("../../../../rules/cluster.yaml")),
         SourceText::new("shipped:leak.yaml", include_str!("../../../../rules/leak.yaml")),
+        SourceText::new(
+            "shipped:kubernetes.yaml",
+            include_str!("../../../../rules/kubernetes.yaml"),
+        ),
     ]
 }
 

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantNames};
 
 use super::names::named;
-use super::{DecisionId, EngineTarget, READ_AHEAD, RebootAct, Supervisor, Sysctl, Target};
+use super::{
+    DecisionId, EngineTarget, Grade, READ_AHEAD, RebootAct, Supervisor, Sysctl, Taint, Target,
+};
 
 /// What `drop_caches` drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,12 +131,27 @@ pub enum Action {
         /// It is undone after that time at the latest.
         for_at_most: Duration,
     },
+    /// Put a taint on this machine's Kubernetes node for a while.
+    TaintNode {
+        /// The taint.
+        taint: Taint,
+        /// It is removed after that time at the latest.
+        for_at_most: Duration,
+    },
+    /// Mark this machine's Kubernetes node as unschedulable for a while.
+    CordonNode {
+        /// It is undone after that time at the latest.
+        for_at_most: Duration,
+    },
     /// Put back what an act has changed for a while. The policy decides it by itself.
     Undo {
         /// The act.
         decision: DecisionId,
         /// What ends it.
         why: UndoReason,
+        /// The grade of the act.
+        #[serde(default = "Grade::of_old_undos", skip_serializing_if = "Grade::is_drop")]
+        grade: Grade,
     },
     /// A line in the log and in the journal.
     Notify {
@@ -180,6 +197,8 @@ pub enum Lane {
     Brake,
     /// What has a supervisor start something: it may not answer.
     Start,
+    /// What an API server of Kubernetes is asked for: it may not answer.
+    Kubernetes,
     /// What leads to a reboot: what hangs in another lane is often why.
     Reboot,
 }
@@ -188,9 +207,10 @@ impl Lane {
     /// Whether an action of this lane is not decided while one of `other` is under way.
     pub fn waits_for(self, other: Self) -> bool {
         match self {
-            Self::Ordinary | Self::Reboot => other != Self::Start,
+            Self::Ordinary | Self::Reboot => !matches!(other, Self::Start | Self::Kubernetes),
             Self::Brake => other == Self::Brake,
-            Self::Start => true,
+            Self::Kubernetes => other == Self::Kubernetes,
+            Self::Start => other != Self::Kubernetes,
         }
     }
 }
@@ -226,6 +246,9 @@ impl Action {
             Self::StopEngine { .. } => Lane::Brake,
             Self::StartContainer { .. } | Self::StartUnit { .. } => Lane::Start,
             Self::Reboot(_) => Lane::Reboot,
+            Self::TaintNode { .. }
+            | Self::CordonNode { .. }
+            | Self::Undo { grade: Grade::Cordon, .. } => Lane::Kubernetes,
             _ => Lane::Ordinary,
         }
     }
@@ -254,9 +277,10 @@ impl Action {
     /// How long it may stay done, if it is to be undone.
     pub fn for_at_most(&self) -> Option<Duration> {
         match self {
-            Self::SetSysctl { for_at_most, .. } | Self::ThrottleReadahead { for_at_most, .. } => {
-                Some(*for_at_most)
-            }
+            Self::SetSysctl { for_at_most, .. }
+            | Self::ThrottleReadahead { for_at_most, .. }
+            | Self::TaintNode { for_at_most, .. }
+            | Self::CordonNode { for_at_most } => Some(*for_at_most),
             _ => None,
         }
     }
@@ -283,6 +307,8 @@ impl Action {
                 let places = devices.iter().chain(of);
                 Target::settings(places.map(|place| format!("{READ_AHEAD} of {place}")))
             }
+            Self::TaintNode { taint, .. } => Target::settings([format!("the taint {taint}")]),
+            Self::CordonNode { .. } => Target::settings(["unschedulable".to_owned()]),
             Self::Reclaim { cgroup, .. } => Target::Cgroup { path: Arc::from(cgroup.as_str()) },
             Self::EvictCheckpoint { engine, .. } | Self::EmptyCache { engine, .. } => {
                 Target::Engine(Box::new(EngineTarget {
@@ -375,7 +401,13 @@ impl fmt::Display for Action {
                 }
                 write!(f, " for at most {for_at_most:?}")
             }
-            Self::Undo { decision, why } => write!(f, "undo #{decision}: {}", why.meaning()),
+            Self::TaintNode { taint, for_at_most } => {
+                write!(f, "taint_node {taint} for at most {for_at_most:?}")
+            }
+            Self::CordonNode { for_at_most } => {
+                write!(f, "cordon_node for at most {for_at_most:?}")
+            }
+            Self::Undo { decision, why, .. } => write!(f, "undo #{decision}: {}", why.meaning()),
             Self::Notify { message } => write!(f, "notify {message:?}"),
             Self::StopEngine { engine, grace_ms, for_reboot, .. } => {
                 f.write_str("stop_engine")?;

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::names::named;
 use super::{
-    ContainerRuntime, EngineKeys, EngineLoad, ExitStatus, Proof, Reading, UserUnit, WorkloadLog,
+    ContainerRuntime, EngineKeys, EngineLoad, ExitStatus, Pod, Proof, Reading, UserUnit,
+    WorkloadLog,
 };
 
 /// One process for as long as it lives: a number alone is given to another one after its end.
@@ -215,6 +216,9 @@ pub struct EngineSeen {
     /// The runtime that reports its container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<ContainerRuntime>,
+    /// Its pod, confirmed by the container's runtime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Arc<Pod>>,
     /// The unit of the system's systemd that it runs in; one of a user's own systemd is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
@@ -318,6 +322,7 @@ impl EngineSeen {
             claimed_container: None,
             container_name: None,
             runtime: None,
+            pod: None,
             unit: None,
             user_unit: None,
             model: None,

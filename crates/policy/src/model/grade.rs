@@ -17,6 +17,8 @@ named! {
         Evict = "evict",
         /// The whole node: its caches, free blocks, control groups, and settings for a while.
         Drop = "drop",
+        /// Kubernetes places no new pods on the node.
+        Cordon = "cordon",
         /// Something that has ended is started again.
         Restart = "restart",
         /// An engine is stopped.
@@ -78,6 +80,19 @@ pub fn mode_text(mode: Mode, enforced: &Grades) -> String {
     }
 }
 
+impl Grade {
+    /// What undos were of before they said it.
+    pub(super) fn of_old_undos() -> Self {
+        Self::Drop
+    }
+
+    /// Whether it is [`Grade::Drop`].
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub(super) fn is_drop(&self) -> bool {
+        *self == Self::Drop
+    }
+}
+
 impl Action {
     /// The grade of what it does. To undo an act is of the act's grade, and is always done.
     pub fn grade(&self) -> Grade {
@@ -90,8 +105,9 @@ impl Action {
             | Self::CompactMemory
             | Self::Reclaim { engine: None, .. }
             | Self::SetSysctl { .. }
-            | Self::ThrottleReadahead { .. }
-            | Self::Undo { .. } => Grade::Drop,
+            | Self::ThrottleReadahead { .. } => Grade::Drop,
+            Self::TaintNode { .. } | Self::CordonNode { .. } => Grade::Cordon,
+            Self::Undo { grade, .. } => *grade,
             Self::StartContainer { .. } | Self::StartUnit { .. } => Grade::Restart,
             Self::StopEngine { for_reboot: None, .. } => Grade::Stop,
             Self::StopEngine { for_reboot: Some(_), .. } => Grade::Reboot,

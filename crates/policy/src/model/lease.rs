@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::{GateRequest, ProcessId, duration};
+use super::{GateRequest, Pod, ProcessId, duration};
 
 /// Ids of leases of deferred restarts begin so.
 pub const RESTART_LEASE: &str = "restart-";
@@ -39,6 +39,9 @@ pub struct LeaseRequest {
     /// [`LeaseCall::Take`], once all nodes can grant it.
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub spans_nodes: bool,
+    /// The pod that starts, as its requester says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
     /// Which of its calls this is; messages may overtake each other.
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub turn: u64,
@@ -248,6 +251,7 @@ impl LeaseRequest {
             lasts: Duration::from_secs(600),
             requested_ms: 0,
             spans_nodes: false,
+            pod: None,
             turn: 0,
         }
     }

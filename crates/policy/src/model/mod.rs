@@ -20,6 +20,7 @@ mod gpu;
 mod grade;
 mod holder;
 mod identity;
+mod kubernetes;
 mod lease;
 mod moment;
 mod names;
@@ -28,6 +29,7 @@ mod operator;
 mod past;
 mod peer;
 mod picture;
+mod pod;
 mod pool;
 mod program_event;
 mod reboot;
@@ -89,6 +91,9 @@ pub use identity::{ContainerRuntime, EngineUser, Proof, UserUnit};
 pub use kernel_faults::{
     GpuLossSign, KernelEvent, KillerDaemon, OomConstraint, PageRecovery, Pool, Recovery,
 };
+pub use kubernetes::{
+    Drain, KubernetesAccess, KubernetesSettings, NodeCondition, NodeDrain, Taint, TaintEffect,
+};
 pub use lease::{
     GangReading, Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseReadings,
     LeaseRequest, LeaseShare, LeaseStage, LeaseState, RESTART_LEASE, ReservedPool, lease_lasts,
@@ -104,6 +109,7 @@ pub use picture::{
     MemoryHistory, MemoryPart, MemoryPicture, NodePicture, NodeState, PartHistory, PartKind,
     Picture, Queue, WaitKind, Waiting, Well, WellLevel,
 };
+pub use pod::Pod;
 pub use pool::{EnginePools, HOST_POOL, MemoryPool, MemoryPools, PoolFigures, PoolKind};
 pub use program_event::ProgramEvent;
 pub use promql_rules::{

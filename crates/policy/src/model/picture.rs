@@ -231,6 +231,9 @@ pub struct Happened {
     /// Of a decision or an alert: the rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
+    /// The engine that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
     /// How often it happened in a row.
     #[serde(default = "once")]
     pub times: u64,

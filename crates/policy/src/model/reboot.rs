@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::{DecisionId, MemoryState, Moment, Reading, RebootStage, RuleId};
+use super::{DecisionId, MemoryState, Moment, NodeDrain, Reading, RebootStage, RuleId};
 
 /// How the machine is rebooted, and what must be true before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,10 +136,12 @@ pub enum EnginesRule {
     Drain,
 }
 
-/// A FleetLock server, and the id of this node there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Who is asked before a reboot: a FleetLock server, with the id of this node there, and the API
+/// server of Kubernetes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebootLock {
-    /// Its base: `http://lock:8080`, or `https://…`. The protocol's paths are added to it.
+    /// The lock server's base: `http://lock:8080`, or `https://…`. The protocol's paths are added
+    /// to it. Empty: there is none.
     pub url: String,
     /// Trusted certificates (PEM); `None`: those of the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,6 +151,9 @@ pub struct RebootLock {
     /// This node's name there; `None`: derived from the machine's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// What is done to the Kubernetes node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<NodeDrain>,
 }
 
 /// One act before or after a reboot.

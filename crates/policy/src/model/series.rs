@@ -7,6 +7,7 @@ mod cluster;
 mod engine;
 mod gpu;
 mod kernel;
+mod kubernetes;
 mod memory;
 mod otlp;
 mod own;
@@ -185,6 +186,7 @@ pub static METRICS: &[Metric] = &join::<
             + kernel::METRICS.len()
             + pool::METRICS.len()
             + own::METRICS.len()
+            + kubernetes::METRICS.len()
             + otlp::METRICS.len()
             + cluster::METRICS.len()
             + black_box::METRICS.len()
@@ -200,6 +202,7 @@ pub static METRICS: &[Metric] = &join::<
     kernel::METRICS,
     pool::METRICS,
     own::METRICS,
+    kubernetes::METRICS,
     otlp::METRICS,
     cluster::METRICS,
     black_box::METRICS,

@@ -9,7 +9,7 @@ use super::Step;
 use crate::model::{
     AlertChange, AlertState, Decision, DecisionRecord, Event, EventKind, Happened, HappenedKind,
     HappenedLevel, HoldReason, KernelEvent, MOST_HAPPENED, MemoryState, Mode, Moment, Outcome,
-    OutcomeResult, ProgramEvent, ReceivedTurn,
+    OutcomeResult, ProgramEvent, ReceivedTurn, Target,
 };
 
 /// Longer texts are cut. Names in them may be hostile.
@@ -102,8 +102,8 @@ pub fn folded(entries: impl IntoIterator<Item = Happened>) -> Vec<Happened> {
 }
 
 fn entry(at: Timestamp, kind: HappenedKind, level: HappenedLevel, text: &str) -> Happened {
-    let (text, id, rule, times) = (printable(text), None, None, 1);
-    Happened { at, kind, level, text, id, rule, times }
+    let (text, times) = (printable(text), 1);
+    Happened { at, kind, level, text, id: None, rule: None, engine: None, times }
 }
 
 /// One line without control characters, of bounded length.
@@ -132,7 +132,18 @@ pub fn of_event(event: &Event, now: Moment) -> Option<Happened> {
         EventKind::Kernel(kernel) => (level_of_kernel(kernel), kernel.to_string()),
         EventKind::Program(program) => (level_of_program(program)?, program.to_string()),
     };
-    Some(entry(at, HappenedKind::Event, level, &text))
+    let entry = entry(at, HappenedKind::Event, level, &text);
+    Some(Happened { engine: engine_of(&event.kind).map(str::to_owned), ..entry })
+}
+
+fn engine_of(kind: &EventKind) -> Option<&str> {
+    match kind {
+        EventKind::Program(ProgramEvent::EngineDied { report }) => Some(&report.who.name),
+        EventKind::Program(
+            ProgramEvent::EngineStuck { engine, .. } | ProgramEvent::EngineRankLost { engine, .. },
+        ) => Some(engine),
+        _ => None,
+    }
 }
 
 fn level_of_kernel(event: &KernelEvent) -> HappenedLevel {
@@ -212,7 +223,11 @@ pub fn of_decision(made: &DecisionRecord) -> Happened {
     };
     let text = format!("{}: {text}", made.rule.alert);
     let entry = entry(made.at.utc, HappenedKind::Decision, level, &text);
-    Happened { id: Some(made.id.0), rule: Some(made.rule.to_string()), ..entry }
+    let engine = match &made.target {
+        Target::Engine(engine) => Some(engine.name.to_string()),
+        _ => None,
+    };
+    Happened { id: Some(made.id.0), rule: Some(made.rule.to_string()), engine, ..entry }
 }
 
 /// The entry of an action that was not done as decided, or has a measured effect.

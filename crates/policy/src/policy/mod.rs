@@ -542,16 +542,17 @@ impl Policy {
     fn undo(&mut self, at: Moment, step: &mut Step) {
         let (groups, in_force) = (&self.groups, self.mode);
         let cluster = &self.cluster;
-        let is_enforced = self.guard.enforces(Grade::Drop);
-        let fires = |rule: &RuleId, mode| {
+        let enforced: Vec<Grade> =
+            Grade::ALL.into_iter().filter(|grade| self.guard.enforces(*grade)).collect();
+        let fires = |rule: &RuleId, mode, grade| {
             // What is not enforced any more does not stay either.
-            if mode == Mode::Enforce && !is_enforced {
+            if mode == Mode::Enforce && !enforced.contains(&grade) {
                 return None;
             }
             groups.iter().find_map(|group| group.fires(rule, mode, in_force, cluster))
         };
         for due in self.guard.due_undos(at, fires) {
-            let action = Action::Undo { decision: due.decision, why: due.why };
+            let action = Action::Undo { decision: due.decision, why: due.why, grade: due.grade };
             let (rule, mode, target) = (&due.rule, due.mode, &due.target);
             let proposal = Proposal { rule, mode, step: due.step, action: &action, target };
             let decision = proposal.decide(Decision::Act, &mut self.numbers, at);

@@ -38,6 +38,8 @@ fn rehearsed(file: &TestFile, test: &Test, rules: &RuleSet) -> RuleSet {
     if let Some(rails) = &test.guard.rails {
         rules.guard_rails.clone_from(rails);
     }
+    // A series says whether a declared world is a node of Kubernetes.
+    rules.guard_rails.has_kubernetes = true;
     let order = |name: &str| file.group_eval_order.iter().position(|group| group == name);
     rules.groups.sort_by_key(|group| order(&group.name).unwrap_or(0));
     for group in &mut rules.groups {

@@ -121,7 +121,7 @@ impl Checker {
         decision: &DecisionRecord,
     ) -> Result<(), Violation> {
         const INVARIANT: &str = "an undo has its act and a reason";
-        let Action::Undo { decision: act, why } = decision.action else { return Ok(()) };
+        let Action::Undo { decision: act, why, .. } = decision.action else { return Ok(()) };
         let now = clock.at.uptime;
         let rule = self.rules.get(&decision.rule);
         let is_of_mode = rule

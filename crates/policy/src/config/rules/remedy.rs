@@ -148,6 +148,8 @@ fn step(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
         "empty_cache" => empty::empty_cache(value, findings),
         "set_sysctl" => temporary::set_sysctl(value, findings),
         "throttle_readahead" => temporary::throttle_readahead(value, findings),
+        "taint_node" => temporary::taint_node(value, findings),
+        "cordon_node" => temporary::cordon_node(value, findings),
         "notify" => notify(value, findings),
         "stop_engine" => stop_engine(value, findings),
         "reboot" => reboot(value, findings),

@@ -1,4 +1,4 @@
-//! Steps that change a setting of the kernel for a while.
+//! Steps that change a setting of the kernel, or of the Kubernetes node, for a while.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use promql_rules::did_you_mean;
 use promql_rules::template::Template;
 
 use super::alert::template;
+use super::remedy::is_empty;
 use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::duration_within;
 use crate::config::yaml::{Content, Node};
-use crate::model::Sysctl;
+use crate::model::{Sysctl, Taint, TaintEffect};
 use crate::policy::rule::RemedyStep;
 
 /// A checkpoint that has not been loaded by then is not loading.
@@ -114,6 +115,73 @@ pub(super) fn throttle_readahead(node: &Node, findings: &mut Findings<'_>) -> Op
         return None;
     }
     Some(RemedyStep::ThrottleReadahead { kib: kib?, devices, of, for_at_most: for_at_most? })
+}
+
+/// Reads `taint_node`.
+pub(super) fn taint_node(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+    const EXAMPLE: &str = "write taint_node: {key: umawarden.dev/memory-leaked, for: 1d}";
+    if !matches!(&node.content, Content::Map(pairs) if !pairs.is_empty()) {
+        findings.add(node.span.clone(), "taint_node needs a key").hint(EXAMPLE);
+        return None;
+    }
+    let table = Table::read(node, "taint_node", &["key", "value", "effect", "for"], findings)?;
+    let Some(key) = table.get("key") else {
+        findings.add(table.span(), "taint_node needs a key").hint(EXAMPLE);
+        return None;
+    };
+    let key = decode::value(key, "key", taint_key, findings);
+    let value = table.value_optional("value", label_value, findings);
+    let effects = TaintEffect::ALL.map(|effect| (effect.name(), effect));
+    let effect = table.choice_or("effect", TaintEffect::default(), &effects, findings);
+    let for_at_most = table.read_or("for", DEFAULT_FOR, time_limit, findings);
+    let taint = Taint { key: key?, value: value?, effect: effect? };
+    Some(RemedyStep::TaintNode { taint, for_at_most: for_at_most? })
+}
+
+/// Reads `cordon_node`.
+pub(super) fn cordon_node(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+    if is_empty(node) {
+        return Some(RemedyStep::CordonNode { for_at_most: DEFAULT_FOR });
+    }
+    let table = Table::read(node, "cordon_node", &["for"], findings)?;
+    let for_at_most = table.read_or("for", DEFAULT_FOR, time_limit, findings)?;
+    Some(RemedyStep::CordonNode { for_at_most })
+}
+
+/// A name of Kubernetes, with a DNS name before a slash or without:
+/// <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/>.
+fn taint_key(text: &str) -> Result<String, String> {
+    let (prefix, name) = text.split_once('/').map_or((None, text), |(of, name)| (Some(of), name));
+    let is_lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+    let is_prefix =
+        |prefix: &str| !prefix.is_empty() && prefix.len() <= 253 && prefix.chars().all(is_lower);
+    if !is_label(name) || prefix.is_some_and(|prefix| !is_prefix(prefix)) {
+        return Err(format!("\"{text}\" is no name of Kubernetes, such as umawarden.dev/loads"));
+    }
+    let of_kubernetes = |prefix: &str| {
+        ["kubernetes.io", "k8s.io"].iter().any(|own| {
+            prefix.strip_suffix(own).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        })
+    };
+    if prefix.is_some_and(of_kubernetes) {
+        return Err(format!("\"{text}\" is reserved for Kubernetes: begin it with umawarden.dev/"));
+    }
+    Ok(text.to_owned())
+}
+
+fn label_value(text: &str) -> Result<String, String> {
+    let wrong = || format!("\"{text}\" is no value: at most 63 letters, digits, - _ .");
+    is_label(text).then(|| text.to_owned()).ok_or_else(wrong)
+}
+
+fn is_label(text: &str) -> bool {
+    let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let mut chars = text.chars();
+    text.len() <= 63
+        && text.chars().all(is_inner)
+        && is_edge(chars.next())
+        && is_edge(text.chars().last())
 }
 
 fn kib(text: &str) -> Result<u32, String> {

@@ -128,6 +128,12 @@ pub fn step_settings(step: &RemedyStep) -> (&'static str, Value) {
             let of: Vec<&str> = of.iter().map(|path| &**path.as_written()).collect();
             json!({"kib": kib, "devices": devices, "of": of, "for": written(*for_at_most)})
         }
+        RemedyStep::TaintNode { taint, for_at_most } => {
+            let mut settings = json!(taint);
+            settings["for"] = written(*for_at_most).into();
+            settings
+        }
+        RemedyStep::CordonNode { for_at_most } => json!({"for": written(*for_at_most)}),
         RemedyStep::Notify { message } => json!({"message": &**message.as_written()}),
         RemedyStep::StopEngine { engine, grace_ms } => {
             let grace = written(Duration::from_millis(*grace_ms));
@@ -262,6 +268,8 @@ groups:
       - empty_cache: {engine: "{{ $labels.engine }}", allow: [drop_prefix_cache, unpause]}
       - set_sysctl: {vm.min_free_kbytes: 2097152, vm.swappiness: 1, for: 20m}
       - throttle_readahead: {kib: 8, devices: [nvme0n1], of: [/models], for: 5m}
+      - taint_node: {key: umawarden.dev/loads, value: llm, effect: PreferNoSchedule, for: 10m}
+      - cordon_node: {for: 1h}
       - notify: {message: "a \"b\"\n# c"}
       - stop_engine: {engine: llm, grace: 0s}
       - reboot: {why: "it's {{ $value }}"}

@@ -13,10 +13,10 @@ use crate::config::otlp::{self, OtlpSettings};
 use crate::config::overrides::{self, WrittenOverride};
 use crate::config::reboot;
 use crate::config::yaml::{self, Content, Node};
-use crate::config::{alertmanager, cluster, restarts};
+use crate::config::{alertmanager, cluster, kubernetes, restarts};
 use crate::model::{
-    AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Grades, Mode,
-    RebootSettings,
+    AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Grades,
+    KubernetesSettings, Mode, RebootSettings,
 };
 use crate::policy::guard::GuardRails;
 
@@ -93,6 +93,8 @@ pub struct FileSettings {
     pub reboot: Option<RebootSettings>,
     /// `alertmanager`.
     pub alertmanager: Option<AlertmanagerSettings>,
+    /// `kubernetes`.
+    pub kubernetes: Option<KubernetesSettings>,
     /// `otlp`.
     pub otlp: Option<OtlpSettings>,
     /// `starts.at_once`.
@@ -112,7 +114,7 @@ pub(in crate::config) const MODES: [(&str, Mode); 2] =
 const FORMATS: [(&str, LogFormat); 3] =
     [("text", LogFormat::Text), ("logfmt", LogFormat::Logfmt), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "mode",
     "enforce",
     "rule_files",
@@ -134,6 +136,7 @@ const KEYS: [&str; 22] = [
     "reboot",
     "cluster",
     "alertmanager",
+    "kubernetes",
     "otlp",
 ];
 
@@ -197,6 +200,12 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
             && let Some((reboot, alerts)) = reboot::read(node, &mut findings)
         {
             settings.reboot = Some(reboot);
+            settings.named_alerts.extend(alerts);
+        }
+        if let Some(node) = table.get("kubernetes")
+            && let Some((kubernetes, alerts)) = kubernetes::read(node, &mut findings)
+        {
+            settings.kubernetes = Some(kubernetes);
             settings.named_alerts.extend(alerts);
         }
     }

@@ -12,8 +12,8 @@ use super::measure::ListenAddress;
 use super::otlp::OtlpSettings;
 use super::overrides::WrittenOverride;
 use crate::model::{
-    AlertmanagerSettings, AssessmentLimits, ClusterSettings, DeclaredEngine, DeclaredRestart, Mode,
-    StartSettings, named,
+    AlertmanagerSettings, AssessmentLimits, ClusterSettings, DeclaredEngine, DeclaredRestart,
+    Drain, KubernetesSettings, Mode, NodeDrain, RebootSettings, StartSettings, named,
 };
 use crate::policy::guard::GuardRails;
 
@@ -68,6 +68,8 @@ pub struct Settings {
     pub assessment: AssessmentLimits,
     /// Receiving from and sending to Alertmanagers.
     pub alertmanager: AlertmanagerSettings,
+    /// What Kubernetes is to know of this node.
+    pub kubernetes: Option<KubernetesSettings>,
     /// Export of metrics and traces.
     pub otlp: Option<OtlpSettings>,
 }
@@ -277,6 +279,10 @@ impl Settings {
         let mode = merge_mode(flags, &file);
         let paths = merge_paths(flags, &file, folder);
         let rules = merge_rules(flags, &file, folder);
+        let kubernetes = file.kubernetes.map(|mut kubernetes| {
+            kubernetes.access.kubeconfig = kubernetes.access.kubeconfig.map(in_folder);
+            kubernetes
+        });
         let default_storage =
             environment.state_directory.clone().unwrap_or_else(|| PathBuf::from("data"));
         let storage_path = flags
@@ -324,7 +330,8 @@ impl Settings {
                 format: flags.log_format.or(file.log_format).unwrap_or_default(),
             },
             guard_rails: GuardRails {
-                reboot: file.reboot.unwrap_or_default(),
+                reboot: merge_reboot(file.reboot, kubernetes.as_ref()),
+                has_kubernetes: kubernetes.is_some(),
                 enforced: file.enforce.unwrap_or_default(),
                 ..file.guard_rails.unwrap_or_else(default_guard_rails)
             },
@@ -338,6 +345,7 @@ impl Settings {
             },
             assessment: merge_assessment_limits(file.leaked_bytes, file.leaked_after),
             alertmanager: file.alertmanager.unwrap_or_default(),
+            kubernetes,
             otlp: merge_otlp(flags, file.otlp, folder),
         }
     }
@@ -412,6 +420,23 @@ fn merge_assessment_limits(
         leaked_bytes: leaked_bytes.unwrap_or(usual.leaked_bytes),
         leaked_after: leaked_after.unwrap_or(usual.leaked_after),
     }
+}
+
+/// A reboot asks the lock server and Kubernetes, where there are such.
+fn merge_reboot(
+    file: Option<RebootSettings>,
+    kubernetes: Option<&KubernetesSettings>,
+) -> RebootSettings {
+    let mut reboot = file.unwrap_or_default();
+    if let Some(kubernetes) = kubernetes.filter(|settings| settings.drain != Drain::None) {
+        let drain = NodeDrain {
+            api: kubernetes.access.clone(),
+            evict: kubernetes.drain == Drain::Evict,
+            for_at_most: kubernetes.drain_for,
+        };
+        reboot.lock.get_or_insert_default().drain = Some(drain);
+    }
+    reboot
 }
 
 fn merge_otlp(flags: &RunFlags, file: Option<OtlpSettings>, folder: &Path) -> Option<OtlpSettings> {

@@ -94,6 +94,7 @@ fn everything_has_a_default() {
         starts: StartSettings::default(),
         assessment: AssessmentLimits::default(),
         alertmanager: AlertmanagerSettings::default(),
+        kubernetes: None,
         otlp: None,
     };
     assert_eq!(settings, expected);

@@ -82,6 +82,9 @@ pub struct GuardRails {
     /// The grades of what is carried out; the others are only reported.
     #[serde(default)]
     pub enforced: Grades,
+    /// Whether this machine is a node of a Kubernetes cluster.
+    #[serde(default)]
+    pub has_kubernetes: bool,
 }
 
 /// The guard rails of one rule's acts.
@@ -226,7 +229,7 @@ impl Guard {
     pub(super) fn due_undos(
         &mut self,
         at: Moment,
-        fires: impl Fn(&RuleId, Mode) -> Option<bool>,
+        fires: impl Fn(&RuleId, Mode, Grade) -> Option<bool>,
     ) -> Vec<DueUndo> {
         self.settings.due(at.uptime, fires)
     }
@@ -244,7 +247,7 @@ impl Guard {
     /// An undo has been decided. It is no act of its rule: it costs nothing, and nothing holds it
     /// back.
     pub(super) fn undoing(&mut self, undo: &DecisionRecord) {
-        let Action::Undo { decision, why } = undo.action else { return };
+        let Action::Undo { decision, why, .. } = undo.action else { return };
         self.settings.undoing(decision, Act::pending(undo.id, undo.at.uptime), why);
         self.under_way.begin(undo);
     }
@@ -326,7 +329,8 @@ impl Guard {
         let now_ms = at.timeline_ms();
         let is_notice = proposal.action.is_notice();
         let none: Labels = Arc::new([]);
-        if !proposal.target.is_possible() {
+        let is_of_cluster = proposal.action.grade() == Grade::Cordon;
+        if !proposal.target.is_possible() || is_of_cluster && !self.rails.has_kubernetes {
             return Some(HoldReason::NoTarget);
         }
         if matches!(proposal.action, Action::ThrottleReadahead { of, .. }
@@ -350,7 +354,7 @@ impl Guard {
             return Some(HoldReason::Budget);
         }
         let all = self.spent.of(proposal.mode);
-        let is_counted = !is_notice && !proposal.action.takes_from_engine();
+        let is_counted = !is_notice && !proposal.action.takes_from_engine() && !is_of_cluster;
         if is_counted && self.rails.budget.is_some_and(|limit| all.has_spent(limit, now_ms)) {
             return Some(HoldReason::GlobalBudget);
         }
@@ -367,7 +371,9 @@ impl Guard {
                 let engine = by_engine::engine(&decision.action, &decision.target);
                 account.act(decision.id, at.timeline_ms(), is_notice, engine);
                 if !is_notice {
-                    if !decision.action.takes_from_engine() {
+                    if !decision.action.takes_from_engine()
+                        && decision.action.grade() != Grade::Cordon
+                    {
                         self.spent.of_mut(decision.mode).add(at.timeline_ms());
                     }
                     self.under_way.begin(decision);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::model::{
-    DecisionId, DecisionRecord, HoldReason, Mode, Outcome, OutcomeResult, RuleId, Target,
+    DecisionId, DecisionRecord, Grade, HoldReason, Mode, Outcome, OutcomeResult, RuleId, Target,
     UndoReason,
 };
 use crate::policy::act::{Act, Proposal};
@@ -26,6 +26,7 @@ struct HeldSetting {
     mode: Mode,
     step: usize,
     target: Target,
+    grade: Grade,
     /// On the uptime clock.
     until: Duration,
     phase: SettingPhase,
@@ -51,6 +52,7 @@ pub(in crate::policy) struct DueUndo {
     pub(in crate::policy) mode: Mode,
     pub(in crate::policy) step: usize,
     pub(in crate::policy) target: Target,
+    pub(in crate::policy) grade: Grade,
     pub(in crate::policy) why: UndoReason,
 }
 
@@ -99,6 +101,7 @@ impl HeldSettings {
             mode: decision.mode,
             step: decision.step,
             target: decision.target.clone(),
+            grade: decision.action.grade(),
             until: decision.at.uptime.saturating_add(for_at_most),
             phase: SettingPhase::Set,
         });
@@ -141,11 +144,11 @@ impl HeldSettings {
     pub(super) fn due(
         &mut self,
         now: Duration,
-        fires: impl Fn(&RuleId, Mode) -> Option<bool>,
+        fires: impl Fn(&RuleId, Mode, Grade) -> Option<bool>,
     ) -> Vec<DueUndo> {
         let mut due = Vec::new();
         self.0.retain_mut(|held| {
-            let fires = fires(&held.rule, held.mode);
+            let fires = fires(&held.rule, held.mode, held.grade);
             let ended = match fires {
                 None => Some(UndoReason::RuleChanged),
                 Some(false) => Some(UndoReason::AlertEnded),
@@ -186,6 +189,7 @@ impl HeldSetting {
             mode: self.mode,
             step: self.step,
             target: self.target.clone(),
+            grade: self.grade,
             why,
         }
     }

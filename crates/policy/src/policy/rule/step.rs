@@ -9,7 +9,8 @@ use promql_rules::template::Template;
 use serde::{Serialize, Serializer};
 
 use crate::model::{
-    Action, CacheKind, CachePermission, Grade, Prefetch, RebootAct, RebootPlan, Sysctl, Target,
+    Action, CacheKind, CachePermission, Grade, Prefetch, RebootAct, RebootPlan, Sysctl, Taint,
+    Target,
 };
 
 /// One thing to try, with templates where a rule file takes them. [`Self::action`] is what it comes
@@ -68,6 +69,18 @@ pub enum RemedyStep {
         devices: Vec<String>,
         /// Paths, whose disks are meant.
         of: Vec<Template>,
+        /// It is undone after that time at the latest.
+        for_at_most: Duration,
+    },
+    /// Put a taint on this machine's Kubernetes node for a while.
+    TaintNode {
+        /// The taint.
+        taint: Taint,
+        /// It is removed after that time at the latest.
+        for_at_most: Duration,
+    },
+    /// Mark this machine's Kubernetes node as unschedulable for a while.
+    CordonNode {
         /// It is undone after that time at the latest.
         for_at_most: Duration,
     },
@@ -137,6 +150,10 @@ impl RemedyStep {
                     for_at_most: *for_at_most,
                 }
             }
+            Self::TaintNode { taint, for_at_most } => {
+                Action::TaintNode { taint: taint.clone(), for_at_most: *for_at_most }
+            }
+            Self::CordonNode { for_at_most } => Action::CordonNode { for_at_most: *for_at_most },
             Self::Notify { message } => Action::Notify { message: fill(message) },
             Self::StopEngine { engine, grace_ms } => Action::StopEngine {
                 engine: engine.as_ref().map(fill),
@@ -164,9 +181,10 @@ impl RemedyStep {
     /// The settings that it changes for a while; those of paths are named by the paths as written.
     pub fn settings(&self) -> Option<Target> {
         match self {
-            Self::SetSysctl { .. } | Self::ThrottleReadahead { .. } => {
-                Some(self.as_written().target())
-            }
+            Self::SetSysctl { .. }
+            | Self::ThrottleReadahead { .. }
+            | Self::TaintNode { .. }
+            | Self::CordonNode { .. } => Some(self.as_written().target()),
             _ => None,
         }
     }

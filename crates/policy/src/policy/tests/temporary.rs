@@ -49,7 +49,7 @@ fn done(decision: &DecisionRecord) -> OutcomeResult {
 
 fn undone(steps: &[Step]) -> Vec<(u64, UndoReason)> {
     let undo = |action: &Action| match action {
-        Action::Undo { decision, why } => Some((decision.0, *why)),
+        Action::Undo { decision, why, .. } => Some((decision.0, *why)),
         _ => None,
     };
     acts(steps).into_iter().filter_map(undo).collect()

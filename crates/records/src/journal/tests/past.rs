@@ -5,8 +5,8 @@ use rusqlite::Connection;
 use super::super::{EventQuery, FILE_NAME, JournalReader, Order};
 use super::*;
 use crate::model::{
-    EngineKind, EnginePhase, LoadConfiguration, LoadEnd, LoadReceipt, OperatorOrder, ProgramEvent,
-    RestartState, RuleSelector,
+    EngineKind, EnginePhase, Grade, LoadConfiguration, LoadEnd, LoadReceipt, OperatorOrder,
+    ProgramEvent, RestartState, RuleSelector,
 };
 
 fn act(id: u64, mode: Mode) -> DecisionRecord {
@@ -93,7 +93,7 @@ fn an_undo_is_no_act() {
     let journal = Journal::open(dir.path(), KEEP_ALL);
     journal.record(&Entry::Decision(act(2, Mode::Enforce)));
     let why = crate::model::UndoReason::AlertEnded;
-    let action = Action::Undo { decision: DecisionId(2), why };
+    let action = Action::Undo { decision: DecisionId(2), why, grade: Grade::Drop };
     journal.record(&Entry::Decision(DecisionRecord { action, ..act(4, Mode::Enforce) }));
     journal.close(PATIENCE).unwrap();
     assert_eq!(acts(dir.path(), None), [(2, Mode::Enforce, false, None)]);

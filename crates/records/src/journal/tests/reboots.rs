@@ -145,7 +145,7 @@ fn a_reboot_is_scheduled_until_it_is_cancelled_or_begun() {
 #[test]
 fn a_slot_may_be_held_until_its_release_was_done() {
     let lock =
-        RebootLock { url: "http://l".to_owned(), group: "g".to_owned(), id: None, ca_file: None };
+        RebootLock { url: "http://l".to_owned(), group: "g".to_owned(), ..RebootLock::default() };
     let take = act(2, RebootAct::TakeSlot(lock.clone()));
     let release = act(4, RebootAct::ReleaseSlot(lock.clone()));
     let row = |decision: &DecisionRecord| RebootRow::Decision(decision.clone());
@@ -185,7 +185,7 @@ fn a_loss_ages_by_uptime_since_its_record_and_can_be_cleared() {
 }
 
 fn lock() -> RebootLock {
-    RebootLock { url: "http://lock".into(), group: "g".into(), id: None, ca_file: None }
+    RebootLock { url: "http://lock".into(), group: "g".into(), ..RebootLock::default() }
 }
 
 #[test]

@@ -4,8 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::{
-    AlertChange, AlertState, CachePermission, EnginePhase, EventKind, GpuLossSign, KernelEvent,
-    KillerDaemon, OomConstraint, PageRecovery, Prefetch, Recovery, Sysctl, UndoReason, as_number,
+    AlertChange, AlertState, CachePermission, EnginePhase, EventKind, GpuLossSign, Grade,
+    KernelEvent, KillerDaemon, OomConstraint, PageRecovery, Prefetch, Recovery, Sysctl, Taint,
+    TaintEffect, UndoReason, as_number,
 };
 
 fn number() -> impl Strategy<Value = Reading<f64>> {
@@ -193,8 +194,16 @@ fn any_action() -> impl Strategy<Value = Action> {
             let (devices, of) = (vec![device], vec![path]);
             Action::ThrottleReadahead { kib, devices, of, for_at_most: Duration::from_millis(7) }
         }),
+        (text(), prop::option::of(text())).prop_map(|(key, value)| {
+            let taint = Taint { key, value, effect: TaintEffect::PreferNoSchedule };
+            Action::TaintNode { taint, for_at_most: Duration::from_secs(7) }
+        }),
         any::<u64>().prop_map(|id| {
-            Action::Undo { decision: DecisionId(id), why: UndoReason::TimedOut }
+            Action::Undo {
+                decision: DecisionId(id),
+                why: UndoReason::TimedOut,
+                grade: Grade::Cordon,
+            }
         }),
     ]
 }

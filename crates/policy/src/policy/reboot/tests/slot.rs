@@ -5,7 +5,7 @@ use super::*;
 use crate::model::EnginesRule;
 
 fn lock() -> RebootLock {
-    RebootLock { url: "http://lock".into(), group: "default".into(), id: None, ca_file: None }
+    RebootLock { url: "http://lock".into(), group: "default".into(), ..RebootLock::default() }
 }
 
 fn refused() -> Option<OutcomeResult> {

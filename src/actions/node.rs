@@ -1,0 +1,125 @@
+//! The executor of the Kubernetes lane: taints and cordons of this machine's node.
+//!
+//! What a decision has changed is recorded in the node itself, and undone by the policy, at the end
+//! of the program, and after a crash at the next start.
+
+use tokio::runtime::{Builder, Runtime};
+
+use super::{Act, Executor, Performed};
+use crate::clients::kubernetes::{ApiError, Change, Held, Holder, NodeApi};
+use crate::model::{Action, KubernetesAccess, OutcomeResult};
+
+/// Attempts to undo an earlier run's changes between which nothing is tried: 1, 2, 4, …
+const MOST_SKIPPED: u32 = 32;
+
+/// Changes a node.
+#[derive(Debug)]
+pub struct NodeExecutor {
+    access: KubernetesAccess,
+    /// Made with the first act, and anew after an error: a kubeconfig may have changed.
+    connection: Option<(Runtime, NodeApi)>,
+    leftovers: Leftovers,
+}
+
+/// What an earlier run has left in the node.
+#[derive(Debug, Default)]
+struct Leftovers {
+    is_undone: bool,
+    failures: u32,
+    /// Calls of `tend` that are let pass.
+    skipped: u32,
+}
+
+impl NodeExecutor {
+    /// Connects with its first act.
+    pub fn new(access: KubernetesAccess) -> Self {
+        Self { access, connection: None, leftovers: Leftovers::default() }
+    }
+
+    /// Changes the node. Returns in words what that did.
+    pub(super) fn change(&mut self, change: &Change) -> Result<String, String> {
+        self.ask(async |api| api.change(change).await)
+    }
+
+    /// Asks the API server with one connection for all requests.
+    pub(super) fn ask<T>(
+        &mut self,
+        request: impl AsyncFnOnce(&NodeApi) -> Result<T, ApiError>,
+    ) -> Result<T, String> {
+        let (runtime, api) = match self.connection.take() {
+            Some(connection) => connection,
+            None => connect(&self.access)?,
+        };
+        let result = runtime.block_on(request(&api));
+        if result.is_ok() {
+            self.connection = Some((runtime, api));
+        }
+        result.map_err(|error| error.to_string())
+    }
+
+    fn undo_leftovers(&mut self) {
+        match self.change(&Change::ReleaseDecisions) {
+            Ok(effect) => {
+                self.leftovers.is_undone = true;
+                tracing::debug!(effect, "changes of an earlier run in the Kubernetes node");
+            }
+            Err(error) => {
+                if self.leftovers.failures == 0 {
+                    tracing::warn!(
+                        "whether an earlier run has left a taint or a cordon is not known: \
+                         {error}; it is asked again"
+                    );
+                }
+                self.leftovers.skipped = (1 << self.leftovers.failures.min(5)).min(MOST_SKIPPED);
+                self.leftovers.failures += 1;
+            }
+        }
+    }
+}
+
+fn connect(access: &KubernetesAccess) -> Result<(Runtime, NodeApi), String> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("no runtime can be made: {error}"))?;
+    let api = runtime.block_on(NodeApi::open(access)).map_err(|error| error.to_string())?;
+    Ok((runtime, api))
+}
+
+impl Executor for NodeExecutor {
+    fn begin(&mut self) {
+        self.undo_leftovers();
+    }
+
+    fn execute(&mut self, act: &Act) -> Performed {
+        let hold = |taint| Change::Hold(Held { by: Holder::Decision(act.id), taint });
+        let change = match &act.action {
+            Action::TaintNode { taint, .. } => hold(Some(taint.clone())),
+            Action::CordonNode { .. } => hold(None),
+            Action::Undo { decision, .. } => Change::Release(Holder::Decision(*decision)),
+            _ => return Performed::of_another_lane(act),
+        };
+        match self.change(&change) {
+            Ok(effect) => Performed { result: OutcomeResult::Done, effect: Some(effect) },
+            Err(error) => OutcomeResult::Failed(error).into(),
+        }
+    }
+
+    fn is_unfinished(&self) -> bool {
+        !self.leftovers.is_undone
+    }
+
+    fn tend(&mut self) {
+        match self.leftovers.skipped {
+            0 => self.undo_leftovers(),
+            _ => self.leftovers.skipped -= 1,
+        }
+    }
+
+    fn end(&mut self) {
+        if let Err(error) = self.change(&Change::ReleaseDecisions) {
+            tracing::warn!(
+                "a taint or a cordon may be left in the Kubernetes node: {error}; the next start \
+                 undoes it"
+            );
+        }
+    }
+}

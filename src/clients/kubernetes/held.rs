@@ -1,0 +1,282 @@
+//! What umawarden has changed in the node, written into the node itself.
+//!
+//! The annotation [`HELD`] is written by the same request as the change. So a change and its record
+//! cannot come apart, whatever ends this process, this machine or the connection; and a change that
+//! somebody else made is never undone.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::model::{DecisionId, Taint};
+
+/// The annotation: a list of [`Held`] in JSON.
+const HELD: &str = "umawarden.dev/held";
+
+/// For whom something is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holder {
+    /// A rule's decision.
+    Decision(DecisionId),
+    /// The reboot, which the change outlasts.
+    Reboot,
+}
+
+/// One thing that is changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// For whom.
+    pub by: Holder,
+    /// The taint; `None`: the node is unschedulable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taint: Option<Taint>,
+}
+
+/// A change of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Set it, unless somebody has.
+    Hold(Held),
+    /// Undo it.
+    Release(Holder),
+    /// Undo what decisions have set, in this run or an earlier one.
+    ReleaseDecisions,
+}
+
+impl Change {
+    fn releases(&self, held: &Held) -> bool {
+        match self {
+            Self::Hold(_) => false,
+            Self::Release(holder) => held.by == *holder,
+            Self::ReleaseDecisions => matches!(held.by, Holder::Decision(_)),
+        }
+    }
+}
+
+/// A merge patch and its effect in words. No patch: nothing is to be changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The patch.
+    pub patch: Option<Value>,
+    /// Its effect.
+    pub effect: String,
+}
+
+/// The read part of a node.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct NodeState {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+struct Status {
+    #[serde(default)]
+    conditions: Vec<Value>,
+}
+
+/// A condition that the node has.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reported {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// When it became so.
+    #[serde(default)]
+    pub last_transition_time: Option<String>,
+}
+
+impl Reported {
+    /// Reads one; `None`: it is none.
+    pub fn read(condition: &Value) -> Option<Self> {
+        Self::deserialize(condition).ok()
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+struct Spec {
+    #[serde(default)]
+    unschedulable: bool,
+    /// Taints with all their fields: those of others must stay as they are.
+    #[serde(default)]
+    taints: Vec<Value>,
+}
+
+impl NodeState {
+    /// The node's UID.
+    pub fn uid(&self) -> &str {
+        &self.metadata.uid
+    }
+
+    /// The conditions that the node has.
+    pub fn conditions(&self) -> Vec<Reported> {
+        self.status.conditions.iter().filter_map(Reported::read).collect()
+    }
+
+    /// What umawarden has changed.
+    ///
+    /// # Errors
+    /// Somebody has written something else into the annotation.
+    pub fn held(&self) -> Result<Vec<Held>, serde_json::Error> {
+        let text = self.metadata.annotations.get(HELD);
+        text.map_or_else(|| Ok(Vec::new()), |text| serde_json::from_str(text))
+    }
+
+    /// What that change comes to.
+    pub fn plan(&self, change: &Change) -> Plan {
+        let held = match self.held() {
+            Ok(held) => held,
+            Err(error) => {
+                let effect = format!(
+                    "nothing was changed: the annotation {HELD} of the node cannot be read \
+                     ({error}): remove it, and what it stands for"
+                );
+                return Plan { patch: None, effect };
+            }
+        };
+        match change {
+            Change::Hold(new) => self.hold(held, new),
+            Change::Release(_) | Change::ReleaseDecisions => self.release(held, change),
+        }
+    }
+
+    fn hold(&self, mut held: Vec<Held>, new: &Held) -> Plan {
+        let is_ours = held.iter().any(|known| known.taint == new.taint);
+        if let Some(other) = new.taint.as_ref().and_then(|taint| self.in_place_of(taint)) {
+            let effect = format!("nothing was changed: the node has the taint {other} already");
+            return Plan { patch: None, effect };
+        }
+        if self.has(new.taint.as_ref()) && !is_ours {
+            let effect = format!("the node is {} already, by somebody else", Said(&new.taint));
+            return Plan { patch: None, effect };
+        }
+        let effect = format!("the node is {}", Said(&new.taint));
+        if held.contains(new) && self.has(new.taint.as_ref()) {
+            return Plan { patch: None, effect };
+        }
+        held.retain(|known| known != new);
+        held.push(new.clone());
+        let mut spec = json!({});
+        match &new.taint {
+            Some(taint) => spec["taints"] = self.with(taint),
+            None => spec["unschedulable"] = true.into(),
+        }
+        Plan { patch: Some(self.patch(&held, spec)), effect }
+    }
+
+    fn release(&self, held: Vec<Held>, change: &Change) -> Plan {
+        let (gone, held): (Vec<Held>, Vec<Held>) =
+            held.into_iter().partition(|held| change.releases(held));
+        if gone.is_empty() {
+            return Plan { patch: None, effect: "nothing was to be undone".to_owned() };
+        }
+        let mut taints = self.spec.taints.clone();
+        let (mut spec, mut undone) = (json!({}), Vec::new());
+        // Another holder may want the same.
+        let is_wanted = |taint: &Option<Taint>| held.iter().any(|held| held.taint == *taint);
+        for Held { taint, .. } in gone.iter().filter(|gone| !is_wanted(&gone.taint)) {
+            match taint {
+                Some(taint) => {
+                    let before = taints.len();
+                    taints.retain(|known| !is_taint(known, taint));
+                    if taints.len() < before {
+                        undone.push(format!("the taint {taint} is removed"));
+                    }
+                }
+                None if self.spec.unschedulable => {
+                    spec["unschedulable"] = Value::Null;
+                    undone.push("the node is schedulable again".to_owned());
+                }
+                None => {}
+            }
+        }
+        if taints.len() < self.spec.taints.len() {
+            spec["taints"] = list(taints);
+        }
+        let effect = match undone.is_empty() {
+            true => "somebody else had undone it already".to_owned(),
+            false => undone.join(", "),
+        };
+        Plan { patch: Some(self.patch(&held, spec)), effect }
+    }
+
+    fn has(&self, taint: Option<&Taint>) -> bool {
+        match taint {
+            Some(taint) => self.spec.taints.iter().any(|known| is_taint(known, taint)),
+            None => self.spec.unschedulable,
+        }
+    }
+
+    /// The taint of the same key and effect with another value: a node has one at most.
+    fn in_place_of(&self, taint: &Taint) -> Option<String> {
+        let known = self.spec.taints.iter().find(|known| is_same(known, taint))?;
+        let value = text(known, "value").unwrap_or_default();
+        (!is_taint(known, taint)).then(|| format!("{}={value}:{}", taint.key, taint.effect))
+    }
+
+    fn with(&self, taint: &Taint) -> Value {
+        let others = self.spec.taints.iter().filter(|known| !is_same(known, taint)).cloned();
+        list(others.chain([json!(taint)]).collect())
+    }
+
+    /// With the version that was read: the server refuses it if the node has changed since.
+    fn patch(&self, held: &[Held], spec: Value) -> Value {
+        let held = (!held.is_empty()).then(|| json!(held).to_string());
+        json!({
+            "metadata": {
+                "resourceVersion": self.metadata.resource_version,
+                "annotations": {HELD: held},
+            },
+            "spec": spec,
+        })
+    }
+}
+
+/// A list for a merge patch, in which an empty one is removed.
+fn list(taints: Vec<Value>) -> Value {
+    if taints.is_empty() { Value::Null } else { Value::Array(taints) }
+}
+
+fn text<'v>(taint: &'v Value, key: &str) -> Option<&'v str> {
+    taint.get(key).and_then(Value::as_str)
+}
+
+fn is_same(known: &Value, taint: &Taint) -> bool {
+    text(known, "key") == Some(&taint.key) && text(known, "effect") == Some(taint.effect.name())
+}
+
+fn is_taint(known: &Value, taint: &Taint) -> bool {
+    is_same(known, taint)
+        && text(known, "value").unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
+}
+
+struct Said<'a>(&'a Option<Taint>);
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(taint) => write!(f, "tainted with {taint}"),
+            None => f.write_str("cordoned"),
+        }
+    }
+}

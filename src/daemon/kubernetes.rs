@@ -1,0 +1,65 @@
+//! Starts what reports to Kubernetes and what changes the node there.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+
+use super::clock;
+use crate::actions::{Executor, NodeExecutor, RebootExecutor};
+use crate::config::settings::Settings;
+use crate::kubernetes::KubernetesSetup;
+pub(super) use crate::kubernetes::{Kubernetes, Tally};
+use crate::model::{Reading, SeriesKey};
+use crate::policy::status::Status;
+
+/// Starts the thread if there is a cluster.
+pub(super) fn start(
+    settings: &Settings,
+    status: &Arc<ArcSwap<Status>>,
+) -> anyhow::Result<Kubernetes> {
+    let Some(kubernetes) = &settings.kubernetes else { return Ok(Kubernetes::off()) };
+    let setup = KubernetesSetup {
+        settings: kubernetes.clone(),
+        status: Arc::clone(status),
+        clock: clock::now,
+    };
+    Kubernetes::start(setup).context("cannot start the thread that reports to Kubernetes")
+}
+
+/// The executor of taints and cordons, if there is a cluster.
+pub(super) fn executor(settings: &Settings) -> Option<Box<dyn Executor + Send>> {
+    let kubernetes = settings.kubernetes.as_ref()?;
+    Some(Box::new(NodeExecutor::new(kubernetes.access.clone())))
+}
+
+/// Has pods of this node's engines evicted before a reboot, as the snapshot knows them.
+pub(super) fn evicting(reboot: RebootExecutor, status: &Arc<ArcSwap<Status>>) -> RebootExecutor {
+    let status = Arc::clone(status);
+    let pods = Arc::new(move || {
+        let status = status.load();
+        let pods = status.engines.iter().filter_map(|engine| engine.engine.pod.as_deref());
+        pods.map(|pod| Arc::clone(&pod.uid)).collect()
+    });
+    reboot.evicting(pods, clock::uptime)
+}
+
+/// The series of [`values`], in the same order.
+pub(super) fn series() -> Vec<SeriesKey> {
+    let requests = ["success", "error"]
+        .map(|result| SeriesKey::new("uma_kubernetes_requests_total", &[("result", result)]));
+    let others =
+        ["uma_kubernetes_events_dropped_total", "uma_kubernetes_last_success_timestamp_seconds"];
+    requests.into_iter().chain(others.map(|name| SeriesKey::new(name, &[]))).collect()
+}
+
+/// Counters of requests, `Unsupported` without a cluster.
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
+pub(super) fn values(tally: Option<&Tally>) -> impl Iterator<Item = Reading<f64>> {
+    let count = |of: fn(&Tally) -> u64| {
+        tally.map_or(Reading::Unsupported, |tally| Reading::Value(of(tally) as f64))
+    };
+    let last = tally.and_then(Tally::last_success_ms);
+    let last = last.map_or(Reading::Unsupported, |ms| Reading::Value(ms as f64 / 1000.0));
+    [count(Tally::succeeded), count(Tally::failed), count(Tally::dropped_events), last].into_iter()
+}

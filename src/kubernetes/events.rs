@@ -1,0 +1,319 @@
+//! What happened, as Events of the node and of its engines' pods.
+//!
+//! The same text about the same object is one Event whose count grows, and an object gets 25 Events
+//! at once and one in five minutes: so does the kubelet
+//! (k8s.io/client-go/tools/record/events_cache.go).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::conditions::second;
+use crate::model::{Happened, HappenedKind, HappenedLevel, Lease, LeaseState, Pod, bytes_text};
+use crate::policy::status::Status;
+
+/// Events that wait for the API server.
+const MOST_WAITING: usize = 256;
+
+/// Known Events. The server forgets each after an hour.
+const MOST_KNOWN: usize = 512;
+const KNOWN_FOR: Duration = Duration::from_secs(3_600);
+
+/// Between two updates of one Event.
+const UPDATED_EVERY: Duration = Duration::from_secs(60);
+
+/// The bucket of each object.
+const MOST_AT_ONCE: f64 = 25.0;
+const REFILLED_EVERY: Duration = Duration::from_secs(300);
+
+/// The namespace of Events of nodes, which are in none.
+const NODE_NAMESPACE: &str = "default";
+
+/// The object of an Event.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Object {
+    Node,
+    Pod { namespace: String, name: String, uid: String },
+}
+
+impl Object {
+    fn of(pod: &Pod) -> Self {
+        let Pod { namespace, name, uid, .. } = pod;
+        let [namespace, name, uid] = [namespace, name, uid].map(|text| text.to_string());
+        Self::Pod { namespace, name, uid }
+    }
+
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Node => NODE_NAMESPACE,
+            Self::Pod { namespace, .. } => namespace,
+        }
+    }
+
+    fn reference(&self, node: &str) -> Value {
+        match self {
+            // The kubelet names itself so; `kubectl describe node` finds these.
+            Self::Node => json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}),
+            Self::Pod { namespace, name, uid } => json!({
+                "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid,
+            }),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    object: Object,
+    reason: String,
+    text: String,
+}
+
+/// An Event that is to be written.
+#[derive(Clone, Debug)]
+struct Waiting {
+    key: Key,
+    is_warning: bool,
+    times: u64,
+    at: Timestamp,
+}
+
+/// An Event that the server has.
+#[derive(Clone, Debug)]
+struct Known {
+    name: String,
+    count: u64,
+    written: Duration,
+}
+
+/// A request to write one.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Request {
+    pub(super) namespace: String,
+    /// The Event that is changed; `None`: a new one.
+    pub(super) name: Option<String>,
+    pub(super) body: Value,
+    count: u64,
+}
+
+/// Events that wait and that are known.
+#[derive(Debug)]
+pub(super) struct EventBook {
+    node: String,
+    waiting: VecDeque<Waiting>,
+    known: HashMap<Key, Known>,
+    buckets: HashMap<Object, (f64, Duration)>,
+    /// Of each text the times that have been taken, and when it was last.
+    taken: HashMap<(HappenedKind, String), (Timestamp, u64)>,
+    /// What was said last of each start.
+    starts: HashMap<Arc<str>, Key>,
+    since: Timestamp,
+    dropped: u64,
+}
+
+impl EventBook {
+    /// Of what happens from then on.
+    pub(super) fn new(node: String, since: Timestamp) -> Self {
+        Self {
+            node,
+            waiting: VecDeque::new(),
+            known: HashMap::new(),
+            buckets: HashMap::new(),
+            taken: HashMap::new(),
+            starts: HashMap::new(),
+            since,
+            dropped: 0,
+        }
+    }
+
+    /// Takes what has happened since the last call.
+    pub(super) fn take(&mut self, status: &Status, now: Duration) {
+        // The newest is first.
+        for entry in status.happened.iter().rev().filter(|entry| is_for_people(entry)) {
+            let known = self.taken.get(&(entry.kind, entry.text.clone()));
+            let times = match known {
+                Some((at, _)) if *at >= entry.at => continue,
+                Some((_, times)) if *times < entry.times => entry.times - times,
+                _ if entry.at < self.since => continue,
+                _ => entry.times,
+            };
+            self.taken.insert((entry.kind, entry.text.clone()), (entry.at, entry.times));
+            let pod = pod_of(entry, status).map(|pod| Object::of(&pod));
+            for object in [Some(Object::Node), pod].into_iter().flatten() {
+                let key = Key { object, reason: reason(entry), text: entry.text.clone() };
+                let is_warning = entry.level != HappenedLevel::Info;
+                self.add(Waiting { key, is_warning, times, at: entry.at }, now);
+            }
+        }
+        self.take_leases(status, now);
+        if self.taken.len() > MOST_KNOWN {
+            let shown = |text: &str| status.happened.iter().any(|entry| entry.text == text);
+            self.taken.retain(|(_, text), _| shown(text));
+        }
+    }
+
+    /// What pods that start wait for.
+    fn take_leases(&mut self, status: &Status, now: Duration) {
+        let mut starts = HashMap::new();
+        for lease in status.leases.iter() {
+            let Some(pod) = &lease.request.pod else { continue };
+            let (reason, text) = start_text(lease, &self.node);
+            let key = Key { object: Object::of(pod), reason: reason.to_owned(), text };
+            if self.starts.get(&lease.request.id) != Some(&key) {
+                let at = status.at.utc;
+                let event = Waiting { key: key.clone(), is_warning: false, times: 1, at };
+                self.add(event, now);
+            }
+            starts.insert(Arc::clone(&lease.request.id), key);
+        }
+        self.starts = starts;
+    }
+
+    fn add(&mut self, event: Waiting, now: Duration) {
+        let key = &event.key;
+        if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.key == *key) {
+            waiting.times += event.times;
+            waiting.at = event.at;
+            return;
+        }
+        if !self.known.contains_key(key) && !self.admits(&key.object, now) {
+            self.dropped += 1;
+            return;
+        }
+        if self.waiting.len() >= MOST_WAITING {
+            self.waiting.pop_front();
+            self.dropped += 1;
+        }
+        self.waiting.push_back(event);
+    }
+
+    fn admits(&mut self, object: &Object, now: Duration) -> bool {
+        if self.buckets.len() > MOST_KNOWN {
+            self.buckets.retain(|_, (_, since)| now.saturating_sub(*since) < KNOWN_FOR);
+        }
+        let (left, since) = self.buckets.entry(object.clone()).or_insert((MOST_AT_ONCE, now));
+        let passed = now.saturating_sub(*since).div_duration_f64(REFILLED_EVERY);
+        (*left, *since) = ((*left + passed).min(MOST_AT_ONCE), now);
+        let admits = *left >= 1.0;
+        if admits {
+            *left -= 1.0;
+        }
+        admits
+    }
+
+    /// The next request, if one is due.
+    pub(super) fn next(&mut self, now: Duration) -> Option<Request> {
+        self.known.retain(|_, known| now.saturating_sub(known.written) < KNOWN_FOR);
+        let is_due = |waiting: &Waiting| {
+            let known = self.known.get(&waiting.key);
+            known.is_none_or(|known| now.saturating_sub(known.written) >= UPDATED_EVERY)
+        };
+        let place = self.waiting.iter().position(is_due)?;
+        let waiting = self.waiting.remove(place)?;
+        let request = self.request(&waiting);
+        self.waiting.push_front(waiting);
+        Some(request)
+    }
+
+    fn request(&self, waiting: &Waiting) -> Request {
+        let Waiting { key, is_warning, times, at } = waiting;
+        let (at, namespace) = (second(*at), key.object.namespace().to_owned());
+        if let Some(known) = self.known.get(key) {
+            let count = known.count + times;
+            let body = json!({"count": count, "lastTimestamp": at});
+            return Request { namespace, name: Some(known.name.clone()), body, count };
+        }
+        let node = &self.node;
+        let body = json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": "umawarden-", "namespace": namespace},
+            "involvedObject": key.object.reference(node),
+            "reason": key.reason,
+            "message": key.text,
+            "type": if *is_warning { "Warning" } else { "Normal" },
+            "source": {"component": "umawarden", "host": node},
+            "reportingComponent": "umawarden",
+            "reportingInstance": node,
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": times,
+        });
+        Request { namespace, name: None, body, count: *times }
+    }
+
+    /// The request that was returned last has been carried out; of a new Event, its name.
+    pub(super) fn written(&mut self, request: &Request, name: Option<String>, now: Duration) {
+        let Some(waiting) = self.waiting.pop_front() else { return };
+        let Some(name) = name.or_else(|| request.name.clone()) else { return };
+        if self.known.len() >= MOST_KNOWN {
+            self.known.clear();
+        }
+        self.known.insert(waiting.key, Known { name, count: request.count, written: now });
+    }
+
+    /// The Event that it was to change has expired: the next request writes a new one.
+    pub(super) fn expired(&mut self) {
+        if let Some(waiting) = self.waiting.front() {
+            self.known.remove(&waiting.key);
+        }
+    }
+
+    /// The request cannot be carried out, whenever: its namespace is being removed.
+    pub(super) fn give_up(&mut self) {
+        if self.waiting.pop_front().is_some() {
+            self.dropped += 1;
+        }
+    }
+
+    /// Events that were not written since the last call.
+    pub(super) fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped)
+    }
+}
+
+/// Reason and text of an Event about a start. No figure that changes by the second: each text is an
+/// Event of its own.
+fn start_text(lease: &Lease, node: &str) -> (&'static str, String) {
+    let need = bytes_text(lease.request.need.need_bytes);
+    match &lease.state {
+        LeaseState::Granted { .. } => ("MemoryReserved", format!("{node} has reserved {need}")),
+        LeaseState::Waiting { behind, .. } if behind.is_empty() => {
+            ("WaitsForMemory", format!("waits for {need} of memory on {node}"))
+        }
+        LeaseState::Waiting { behind, .. } => {
+            let behind = behind.join(", ");
+            ("WaitsForMemory", format!("waits for {need} of memory on {node}, after {behind}"))
+        }
+    }
+}
+
+/// Whether people of a cluster want to know: what needs attention, and the end of an alert.
+fn is_for_people(entry: &Happened) -> bool {
+    entry.level != HappenedLevel::Info || entry.kind == HappenedKind::Alert
+}
+
+/// One word, as other Events have: the alert's name, or the kind.
+fn reason(entry: &Happened) -> String {
+    let alert = entry.rule.as_deref().and_then(|rule| rule.rsplit('/').next());
+    let alert: String =
+        alert.unwrap_or_default().chars().filter(char::is_ascii_alphanumeric).collect();
+    match (alert.is_empty(), entry.kind) {
+        (false, _) => alert.chars().take(128).collect(),
+        (true, HappenedKind::Decision) => "Remedy".to_owned(),
+        (true, _) => "UnifiedMemory".to_owned(),
+    }
+}
+
+/// The pod of the engine that it is about.
+fn pod_of(entry: &Happened, status: &Status) -> Option<Pod> {
+    let name = entry.engine.as_deref()?;
+    let mut engines = status.engines.iter();
+    let engine = engines.find(|engine| *engine.engine.name == *name)?;
+    engine.engine.pod.as_deref().cloned()
+}
+
+#[cfg(test)]
+pub(in crate::kubernetes) mod tests;

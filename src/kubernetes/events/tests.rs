@@ -1,0 +1,216 @@
+use super::*;
+use crate::model::{
+    DecisionId, EngineKind, EnginePhase, EngineSeen, GateRequest, LeaseRequest, Mode, Moment,
+    ProcessId, RuleId,
+};
+use crate::policy::Policy;
+use crate::policy::rule::RuleSet;
+use crate::policy::status::{EngineStatus, RuleState, RuleStatus};
+
+const NOW: Duration = Duration::from_secs(1_000);
+
+pub(in crate::kubernetes) fn rule(alert: &str, state: RuleState) -> RuleStatus {
+    RuleStatus {
+        rule: RuleId { group: "g".into(), alert: alert.into() },
+        file: String::new(),
+        overridden: None,
+        is_idle: false,
+        interval: Duration::from_secs(1),
+        expr: "vector(1)".into(),
+        hold_for: Duration::ZERO,
+        keep_firing_for: Duration::ZERO,
+        labels: Vec::new(),
+        annotations: Vec::new(),
+        mode: Mode::Observe,
+        state,
+        unknown: Vec::new(),
+        alerts: Vec::new(),
+        remedy: None,
+    }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+fn entry(second: i64, text: &str, times: u64) -> Happened {
+    Happened {
+        at: at(second),
+        kind: HappenedKind::Event,
+        level: HappenedLevel::Warning,
+        text: text.to_owned(),
+        id: None,
+        rule: None,
+        engine: None,
+        times,
+    }
+}
+
+fn status(happened: &[Happened]) -> Status {
+    let moment = Moment { uptime: Duration::ZERO, utc: at(0) };
+    let policy = Policy::new(moment, Mode::Observe, &RuleSet::default(), DecisionId(1));
+    let mut status = { policy }.status(moment);
+    status.happened = happened.iter().cloned().collect();
+    status
+}
+
+fn book() -> EventBook {
+    EventBook::new("node-1".to_owned(), at(0))
+}
+
+/// Writes all that is due; returns each Event's text, count and whether it was new.
+fn written(book: &mut EventBook, now: Duration) -> Vec<(Option<String>, u64)> {
+    let mut all = Vec::new();
+    while let Some(request) = book.next(now) {
+        all.push((request.name.clone(), request.count));
+        let name = format!("event-{}", all.len());
+        book.written(&request, Some(name), now);
+    }
+    all
+}
+
+#[test]
+fn the_same_text_is_one_event_whose_count_grows() {
+    let mut book = book();
+    book.take(&status(&[entry(1, "Xid 31", 1)]), NOW);
+    let request = book.next(NOW).unwrap();
+    let body = &request.body;
+    assert_eq!(body["involvedObject"]["uid"], "node-1");
+    assert_eq!([&body["type"], &body["reason"]], ["Warning", "UnifiedMemory"]);
+    assert_eq!((&*request.namespace, &body["message"]), ("default", &"Xid 31".into()));
+    book.written(&request, Some("a".to_owned()), NOW);
+    // Again, twice within a second; nothing new in between.
+    book.take(&status(&[entry(1, "Xid 31", 1)]), NOW);
+    assert_eq!(book.next(NOW), None);
+    book.take(&status(&[entry(3, "Xid 31", 3)]), NOW);
+    assert_eq!(book.next(NOW), None, "an Event is changed once a minute");
+    let later = NOW + UPDATED_EVERY;
+    let request = book.next(later).unwrap();
+    assert_eq!((request.name.as_deref(), &request.body["count"]), (Some("a"), &3.into()));
+    book.written(&request, None, later);
+    // Ten minutes later the entry is a new one.
+    book.take(&status(&[entry(700, "Xid 31", 1)]), later);
+    assert_eq!(written(&mut book, later + UPDATED_EVERY), [(Some("a".to_owned()), 4)]);
+}
+
+#[test]
+fn an_event_that_has_expired_is_written_anew() {
+    let mut book = book();
+    book.take(&status(&[entry(1, "a", 1)]), NOW);
+    assert_eq!(written(&mut book, NOW).len(), 1);
+    book.take(&status(&[entry(2, "a", 2)]), NOW);
+    let later = NOW + UPDATED_EVERY;
+    assert!(book.next(later).unwrap().name.is_some());
+    book.expired();
+    assert_eq!(book.next(later).unwrap().name, None);
+}
+
+#[test]
+fn what_waits_is_kept_while_the_server_is_away_and_bounded() {
+    let mut book = book();
+    for number in 0..2 * MOST_WAITING {
+        let seconds = i64::try_from(number).unwrap();
+        // A bucket admits one in five minutes.
+        let now = NOW + REFILLED_EVERY * u32::try_from(number).unwrap();
+        book.take(&status(&[entry(seconds, &format!("text {number}"), 1)]), now);
+    }
+    let last = book.waiting.back().map(|waiting| waiting.key.text.clone());
+    assert_eq!((book.waiting.len(), last.as_deref()), (MOST_WAITING, Some("text 511")));
+    assert_eq!(book.take_dropped(), MOST_WAITING as u64);
+}
+
+#[test]
+fn a_storm_of_different_texts_is_cut_off() {
+    let mut book = book();
+    for number in 0..100 {
+        book.take(&status(&[entry(number, &format!("text {number}"), 1)]), NOW);
+    }
+    assert_eq!(written(&mut book, NOW).len(), 25);
+    assert_eq!(book.take_dropped(), 75);
+}
+
+#[test]
+fn what_was_before_the_start_or_needs_nobody_is_left_out() {
+    let mut book = book();
+    let calm = Happened { level: HappenedLevel::Info, ..entry(5, "calm", 1) };
+    book.take(&status(&[entry(-5, "before", 1), calm.clone()]), NOW);
+    assert_eq!(book.next(NOW), None);
+    let ended = Happened {
+        kind: HappenedKind::Alert,
+        rule: Some("memory/MemoryLeaked".to_owned()),
+        ..calm
+    };
+    book.take(&status(&[ended]), NOW);
+    let request = book.next(NOW).unwrap();
+    assert_eq!([&request.body["type"], &request.body["reason"]], ["Normal", "MemoryLeaked"]);
+}
+
+fn engine(engine: EngineSeen) -> EngineStatus {
+    EngineStatus {
+        engine,
+        phase: EnginePhase::Ready,
+        since: Moment { uptime: NOW, utc: at(0) },
+        reason: "".into(),
+        is_stuck: false,
+        lost_rank: None,
+        without_progress: None,
+        began: NOW,
+        last_load_took: None,
+        load_read_bytes: None,
+        memory_bytes: 0,
+        health: None,
+        looked: NOW,
+        serving: [].into(),
+    }
+}
+
+#[test]
+fn a_pod_that_waits_for_memory_is_given_the_reason_once() {
+    let pod = Pod { namespace: "m".into(), name: "p".into(), uid: "u".into(), ..Pod::default() };
+    let need = GateRequest::of(90 << 30);
+    let request =
+        LeaseRequest { pod: Some(pod), ..LeaseRequest::new("u".into(), "p".into(), need) };
+    let mut lease = Lease { request, since: NOW, state: LeaseState::waiting(NOW) };
+    let (mut book, mut status) = (book(), status(&[]));
+    let mut said = |lease: &Lease| {
+        status.leases = [lease.clone()].into();
+        book.take(&status, NOW);
+        let request = book.next(NOW)?;
+        book.written(&request, Some("e".to_owned()), NOW);
+        Some(request.body["message"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(said(&lease).as_deref(), Some("waits for 90.0 GiB of memory on node-1"));
+    assert_eq!(said(&lease), None);
+    let LeaseState::Waiting { behind, .. } = &mut lease.state else { panic!() };
+    behind.push("llm".into());
+    assert_eq!(said(&lease).as_deref(), Some("waits for 90.0 GiB of memory on node-1, after llm"));
+    lease.state = LeaseState::Granted { at: NOW, shares: vec![], progress: NOW, renew_by: None };
+    assert_eq!(said(&lease).as_deref(), Some("node-1 has reserved 90.0 GiB"));
+}
+
+#[test]
+fn an_event_of_an_engine_is_written_to_its_pod_too() {
+    let id = ProcessId { pid: 1, start_ticks: 1 };
+    let mut seen = EngineSeen::new("llm".into(), EngineKind::Vllm, id, vec![], "t".into());
+    let pod = Pod {
+        namespace: "models".into(),
+        name: "llm-0".into(),
+        uid: "u-1".into(),
+        ..Pod::default()
+    };
+    seen.pod = Some(Arc::new(pod));
+    let died = Happened { engine: Some("llm".to_owned()), ..entry(1, "llm has died", 1) };
+    let mut status = status(&[died]);
+    status.engines = [engine(seen)].into();
+    let mut book = book();
+    book.take(&status, NOW);
+    let mut objects = Vec::new();
+    while let Some(request) = book.next(NOW) {
+        let object = &request.body["involvedObject"];
+        objects.push((object["kind"].clone(), object["name"].clone(), request.namespace.clone()));
+        book.written(&request, Some("e".to_owned()), NOW);
+    }
+    let expected = [("Node", "node-1", "default"), ("Pod", "llm-0", "models")];
+    let expected = expected.map(|(kind, name, of)| (kind.into(), name.into(), of.to_owned()));
+    assert_eq!(objects, expected);
+}
