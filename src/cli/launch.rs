@@ -292,6 +292,7 @@ fn report(
         container: group.container.clone(),
         user: None,
         container_name: None,
+        pod: None,
         unit: group.unit.clone(),
         cgroup: group.path.clone(),
     };

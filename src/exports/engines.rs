@@ -66,6 +66,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "container": seen.container,
         "container_name": seen.container_name,
         "container_runtime": seen.runtime,
+        "pod": seen.pod,
         "claimed_container": seen.claimed_container,
         "image": seen.image,
         "rank": seen.rank,

@@ -221,8 +221,10 @@ fn stopping(settings: &Settings, able: &Abilities) -> Vec<Lack> {
         (what, "run as uid 0 of the host, or add the capability: `umawarden print drop-in stop`")
     }));
     let socket = settings.path.docker().display();
-    let is_in_one =
-        |matches: &EngineMatch| matches.container.is_some() || !matches.labels.is_empty();
+    // Docker runs no container of a pod.
+    let is_in_one = |matches: &EngineMatch| {
+        matches.namespace.is_none() && (matches.container.is_some() || !matches.labels.is_empty())
+    };
     match able.docker {
         Docker::Closed(error) => lacks.push((
             format!("{socket} cannot be used: {error}: containers may be started again"),

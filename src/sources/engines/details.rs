@@ -15,10 +15,10 @@ use super::matching::Matcher;
 use crate::engines::Serving;
 use crate::files::{is_log_of, open_regular};
 use crate::model::{
-    ContainerRuntime, EngineKind, EngineProcess, EngineRank, EngineSeen, ProcessId, Reading,
+    ContainerRuntime, EngineKind, EngineProcess, EngineRank, EngineSeen, Pod, ProcessId, Reading,
     UserUnit,
 };
-use crate::parse::container::{Container, NodeContainers};
+use crate::parse::container::{Container, NodeContainers, pod_uid};
 use crate::parse::model_files::{Files, is_model_file};
 use crate::parse::process::{
     cgroup, listening, mapped_files, read_amounts, resident, stat, system_unit, user_id, user_unit,
@@ -241,7 +241,7 @@ impl Details {
             is_listening: listening.is_listening,
             log_bytes: self.log_bytes(processes.first()?.id, runtime.as_ref()),
             runtime,
-            pod: None,
+            pod: reported.and_then(|reported| pod(reported, member.path.as_deref())),
             unit: member.path.as_deref().and_then(system_unit).map(Arc::from),
             user_unit: unit_of_user(&member),
             cgroup: member.path,
@@ -495,6 +495,13 @@ fn runtime(reported: &Container, user: Option<u32>) -> Option<ContainerRuntime> 
     let log = reported.log.as_ref().and_then(|log| log.to_str()).map(Arc::from);
     let (socket, is_podman) = (Arc::clone(reported.socket.as_ref()?), reported.is_podman);
     Some(ContainerRuntime { socket, user, is_podman, log })
+}
+
+/// The pod of a confirmed container, unless its control group is another pod's.
+fn pod(reported: &Container, path: Option<&str>) -> Option<Arc<Pod>> {
+    let pod = reported.pod.as_ref()?;
+    let is_its = path.and_then(pod_uid).is_none_or(|claimed| *claimed == *pod.uid);
+    is_its.then(|| Arc::clone(pod))
 }
 
 /// A part that Ray has started. Ray numbers no nodes.

@@ -23,6 +23,7 @@ pub(super) struct Matcher {
     cmdline: Option<Pattern>,
     unit: Option<Pattern>,
     container: Option<Pattern>,
+    namespace: Option<Pattern>,
     labels: Vec<(Arc<str>, Pattern)>,
     files: Vec<Pattern>,
 }
@@ -56,6 +57,7 @@ impl Matcher {
             cmdline: compiled(matches.cmdline.as_ref()),
             unit: compiled(matches.unit.as_ref()),
             container: compiled(matches.container.as_ref()),
+            namespace: compiled(matches.namespace.as_ref()),
             labels: matches
                 .labels
                 .iter()
@@ -68,12 +70,12 @@ impl Matcher {
 
     /// Whether the control group is needed.
     pub(super) fn needs_cgroup(&self) -> bool {
-        self.unit.is_some() || self.container.is_some() || !self.labels.is_empty()
+        self.unit.is_some() || self.needs_docker()
     }
 
-    /// Whether Docker is needed: for membership in a container, its name and its labels.
+    /// Whether a runtime is needed: for membership in a container, its name, labels and pod.
     pub(super) fn needs_docker(&self) -> bool {
-        !self.labels.is_empty() || self.container.is_some()
+        !self.labels.is_empty() || self.container.is_some() || self.namespace.is_some()
     }
 
     /// Compares all given properties with the process. Returns the property that matched.
@@ -82,17 +84,23 @@ impl Matcher {
         let holds = |pattern: &Option<Pattern>, text: Option<&str>| {
             pattern.as_ref().is_none_or(|pattern| text.is_some_and(|text| pattern.matches(text)))
         };
+        let namespace = process.reported.and_then(|reported| reported.pod.as_ref());
+        let namespace = namespace.map(|pod| &*pod.namespace);
         // The command line of a launch or a gate contains that of its engine.
         let is_own = self.comm.is_none() && process.comm == env!("CARGO_PKG_NAME");
         let all = holds(&self.comm, Some(process.comm))
             && self.is_container(process)
             && self.has_labels(process.reported)
+            && holds(&self.namespace, namespace)
             && holds(&self.unit, process.unit)
             && (self.cmdline.is_none() || !is_own && holds(&self.cmdline, Some(&line())));
         all.then(|| match (self, process.reported) {
             (Self { comm: Some(_), .. }, _) => "comm".to_owned(),
             (Self { cmdline: Some(_), .. }, _) => "cmdline".to_owned(),
             (Self { unit: Some(_), .. }, _) => "unit".to_owned(),
+            (Self { namespace: Some(_), .. }, Some(Container { pod: Some(pod), name, .. })) => {
+                format!("container {name} of {pod}")
+            }
             (Self { container: None, labels, .. }, Some(reported)) => {
                 let keys: Vec<&str> = labels.iter().map(|(key, _)| &**key).collect();
                 format!("label {} of container {}", keys.join(", "), reported.name)

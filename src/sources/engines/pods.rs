@@ -8,13 +8,11 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use super::listing::{MAX_INSPECTED, process};
-use crate::model::ProcessId;
-use crate::parse::container::{Container, Containers, pod_container};
-use crate::parse::process::printable;
-use crate::supervisors::cri::{Cri, CriError};
-
-/// A longer name of an image is left out.
-const LONGEST_IMAGE_BYTES: usize = 256;
+use crate::model::{Pod, ProcessId};
+use crate::parse::container::{
+    Container, Containers, CriStatus, Sandbox, named_pod, pod_container,
+};
+use crate::supervisors::cri::{ContainerStatus, Cri, CriError};
 
 /// What the runtime of Kubernetes reports. Only claimed containers are queried.
 #[derive(Debug)]
@@ -27,12 +25,15 @@ pub(super) struct PodContainers {
     errors: BTreeMap<PathBuf, CriError>,
     /// Without an answer when they were queried last.
     silent: BTreeSet<Arc<str>>,
+    /// Known ones whose pod is not: the runtime has not answered about it.
+    without_pod: BTreeSet<Arc<str>>,
 }
 
 impl PodContainers {
     pub(super) fn new(sockets: Vec<PathBuf>, procfs: PathBuf, patience: Duration) -> Self {
-        let (known, errors, silent) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Self { sockets, procfs, patience, known, errors, silent }
+        let (known, errors) = (BTreeMap::new(), BTreeMap::new());
+        let (silent, without_pod) = (BTreeSet::new(), BTreeSet::new());
+        Self { sockets, procfs, patience, known, errors, silent, without_pod }
     }
 
     /// Those that are known.
@@ -48,16 +49,14 @@ impl PodContainers {
             claimed.contains(id) && container.init.is_some_and(lives)
         });
         self.silent.retain(|id| claimed.contains(id));
-        let mut unknown: Vec<Arc<str>> = claimed
-            .iter()
-            .filter(|id| !self.known.contains_key(**id))
-            .map(|id| Arc::clone(id))
-            .collect();
+        self.without_pod.retain(|id| self.known.contains_key(id));
+        let mut unknown: Vec<Arc<str>> =
+            claimed.iter().filter(|id| !self.is_complete(id)).map(|id| Arc::clone(id)).collect();
         // One without an answer keeps no other unknown.
         unknown.sort_by_key(|id| self.silent.contains(id));
         unknown.truncate(MAX_INSPECTED);
         for socket in self.sockets.clone() {
-            unknown.retain(|id| !self.known.contains_key(id));
+            unknown.retain(|id| !self.is_complete(id));
             if unknown.is_empty() {
                 return;
             }
@@ -66,13 +65,23 @@ impl PodContainers {
         }
     }
 
+    fn is_complete(&self, id: &Arc<str>) -> bool {
+        self.known.contains_key(id) && !self.without_pod.contains(id)
+    }
+
     async fn query_socket(&mut self, socket: &Path, ids: &[Arc<str>]) -> Result<(), CriError> {
         let cri = Cri::connect(socket, self.patience).await?;
         for id in ids {
-            match self.container(&cri, id).await {
-                Ok(Some(container)) => {
+            match self.container((&cri, socket), id).await {
+                Ok(Some((container, pod))) => {
                     self.silent.remove(id);
+                    self.without_pod.remove(id);
                     self.known.insert(Arc::clone(id), container);
+                    if let Err(error) = pod {
+                        self.without_pod.insert(Arc::clone(id));
+                        self.silent.insert(Arc::clone(id));
+                        return Err(error);
+                    }
                 }
                 Ok(None) => {}
                 Err(error) => {
@@ -84,20 +93,40 @@ impl PodContainers {
         Ok(())
     }
 
-    async fn container(&self, cri: &Cri, id: &Arc<str>) -> Result<Option<Container>, CriError> {
+    /// A running container, and whether the runtime has answered about its pod.
+    async fn container(
+        &self,
+        (cri, socket): (&Cri, &Path),
+        id: &Arc<str>,
+    ) -> Result<Option<(Container, Result<(), CriError>)>, CriError> {
         let Some(response) = cri.container_status(id).await? else { return Ok(None) };
         let Some(status) = response.status.filter(|status| *status.id == **id) else {
             return Ok(None);
         };
-        let name = status.metadata.unwrap_or_default().name;
-        let is_usable = |image: &String| (1..=LONGEST_IMAGE_BYTES).contains(&image.len());
-        let image = Some(status.image_ref).filter(is_usable);
-        let image: Option<Arc<str>> = image.map(|image| printable(image.as_bytes()).into());
-        let found = pod_container((&name, status.state), &status.labels, &response.info);
-        Ok(found.and_then(|(container, pid)| {
-            let init = Some(process(&self.procfs, pid)?);
-            Some(Container { init, image: image.clone(), ..container })
-        }))
+        let name = status.metadata.as_ref().map(|metadata| &*metadata.name).unwrap_or_default();
+        let image = status.image.as_ref().map(|image| &*image.image).unwrap_or_default();
+        let found = pod_container(&CriStatus {
+            name,
+            state: status.state,
+            image: (image, &status.image_ref),
+            log_path: &status.log_path,
+            labels: &status.labels,
+            info: &response.info,
+        });
+        let Some((mut container, pid)) = found else { return Ok(None) };
+        let Some(init) = process(&self.procfs, pid) else { return Ok(None) };
+        container.init = Some(init);
+        container.socket = socket.to_str().map(Arc::from);
+        let pod = pod_of(cri, id, name, &status).await;
+        let answered = pod.as_ref().map(|_| ()).map_err(Clone::clone);
+        // Until it answers, the labels of the kubelet name the pod.
+        let pod = pod.unwrap_or_else(|_| named_pod(name, &status.labels, None));
+        // Labels of the pod's author are the pod's: a kubelet gives containers only its own.
+        for (key, value) in pod.iter().filter_map(|pod| pod.labels.as_ref()).flatten() {
+            container.labels.entry(key.to_string()).or_insert_with(|| value.to_string());
+        }
+        container.pod = pod.map(Arc::new);
+        Ok(Some((container, answered)))
     }
 
     fn note(&mut self, socket: PathBuf, error: Option<CriError>) {
@@ -113,6 +142,24 @@ impl PodContainers {
         }
         self.errors.insert(socket, error);
     }
+}
+
+/// The pod of a container, by its sandbox.
+async fn pod_of(
+    cri: &Cri,
+    id: &str,
+    name: &str,
+    status: &ContainerStatus,
+) -> Result<Option<Pod>, CriError> {
+    let Some(sandbox) = cri.sandbox_of(id).await? else { return Ok(None) };
+    let Some(metadata) = &sandbox.metadata else { return Ok(None) };
+    let sandbox = Sandbox {
+        name: &metadata.name,
+        namespace: &metadata.namespace,
+        uid: &metadata.uid,
+        labels: &sandbox.labels,
+    };
+    Ok(named_pod(name, &status.labels, Some(&sandbox)))
 }
 
 #[cfg(test)]

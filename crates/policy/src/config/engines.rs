@@ -30,7 +30,7 @@ const NO_SECRETS: decode::Advice = (
     "name a file or a variable that holds it: api_key_file, api_key_env, admin_key_file, \
      admin_key_env",
 );
-const MATCH_KEYS: [&str; 5] = ["comm", "cmdline", "unit", "container", "label"];
+const MATCH_KEYS: [&str; 6] = ["comm", "cmdline", "unit", "container", "label", "namespace"];
 
 const MOST_ENGINES: usize = 32;
 const MOST_FILES: usize = 64;
@@ -183,11 +183,13 @@ fn matches(node: &Node, findings: &mut Findings<'_>) -> Option<EngineMatch> {
     let cmdline = read("cmdline", glob);
     let unit = read("unit", glob);
     let container = read("container", glob);
+    let namespace = read("namespace", glob);
     let matches = EngineMatch {
         comm: comm?,
         cmdline: cmdline?,
         unit: unit?,
         container: container?,
+        namespace: namespace?,
         labels: labels?,
     };
     if matches == EngineMatch::default() {

@@ -18,8 +18,8 @@ pub use health::LastHealth;
 pub use ranks::{FirstDeath, RankDeath, RankDeaths};
 
 use super::{
-    DecisionId, EngineKind, EnginePhase, Event, KillerDaemon, OomConstraint, ProcessId, RuleId,
-    counted, duration_text,
+    DecisionId, EngineKind, EnginePhase, Event, KillerDaemon, OomConstraint, Pod, ProcessId,
+    RuleId, counted, duration_text,
 };
 
 /// Names of the signals that Linux has on x86-64 and arm64, from 1 on.
@@ -152,6 +152,9 @@ pub struct Deceased {
     /// Name of its container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_name: Option<Arc<str>>,
+    /// Its pod, confirmed by the container's runtime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Arc<Pod>>,
     /// Its systemd unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
@@ -166,7 +169,7 @@ pub struct Deceased {
 impl fmt::Display for Deceased {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
-        let mut about = Vec::new();
+        let mut about: Vec<String> = self.pod.iter().map(|pod| pod.to_string()).collect();
         if let Some(name) = self.container_name.as_ref().filter(|name| **name != self.name) {
             about.push(format!("container {name}"));
         } else if let Some(id) = self.container.as_ref().filter(|id| **id != self.name) {

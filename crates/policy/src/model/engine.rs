@@ -484,6 +484,9 @@ pub struct EngineMatch {
     pub unit: Option<Arc<str>>,
     /// The container's id, or its name.
     pub container: Option<Arc<str>>,
-    /// Labels of the container; the keys are as they are.
+    /// The namespace of their pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Arc<str>>,
+    /// Labels of the container or its pod; the keys are as they are.
     pub labels: Vec<(Arc<str>, Arc<str>)>,
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ContainerRuntime, EngineKeys, EngineKind, EngineSeen, ProcessId, Proof, Supervisor, UserUnit,
-    Workload,
+    ContainerRuntime, EngineKeys, EngineKind, EngineSeen, Pod, ProcessId, Proof, Supervisor,
+    UserUnit, Workload,
 };
 
 /// PATH_MAX.
@@ -68,6 +68,9 @@ pub struct EngineTarget {
     /// The runtime that reports its container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<ContainerRuntime>,
+    /// Its pod, confirmed by the container's runtime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Arc<Pod>>,
     /// The systemd unit that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Arc<str>>,
@@ -106,6 +109,7 @@ impl From<&EngineSeen> for EngineTarget {
             claimed_container: seen.claimed_container.clone(),
             container_name: seen.container_name.clone(),
             runtime: seen.runtime.clone(),
+            pod: seen.pod.clone(),
             unit: seen.unit.clone(),
             user_unit: seen.user_unit.clone(),
             kind: seen.kind,

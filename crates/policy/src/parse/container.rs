@@ -3,6 +3,7 @@
 
 mod cri;
 mod log;
+mod pod;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -15,9 +16,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::process::printable;
-use crate::model::ProcessId;
-pub use cri::pod_container;
-pub use log::{log_end, may_hold_secret, output_end};
+use crate::model::{Pod, ProcessId};
+pub use cri::{CriExit, CriStatus, cri_end, pod_container};
+pub use log::{log_end, may_hold_secret, output_end, pod_log_end};
+pub use pod::{Sandbox, is_of_pods, named_pod, pod_uid};
 pub use state::{ContainerEvent, Inspected, end_after, event, inspected, requested, time};
 
 /// Containers of a node that are read; the rest are ignored.
@@ -58,6 +60,8 @@ pub struct Container {
     pub addresses: Vec<IpAddr>,
     /// TCP ports of its own, and where its host offers each.
     pub published: Vec<(u16, SocketAddr)>,
+    /// Its pod.
+    pub pod: Option<Arc<Pod>>,
     /// Its first process. A list of containers lacks it.
     pub init: Option<ProcessId>,
     /// The file of its log. A list of containers lacks it, and some drivers write none.
@@ -127,6 +131,7 @@ fn container(entry: &Value) -> Option<(Arc<str>, Container)> {
         is_in_host_network: network.and_then(Value::as_str) == Some("host"),
         addresses: addresses(entry),
         published: published(entry),
+        pod: None,
         init: None,
         log: None,
         is_podman: false,

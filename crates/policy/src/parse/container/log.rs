@@ -1,5 +1,5 @@
-//! The end of a container's log, as `GET /containers/ID/logs` returns it. A dying program wrote it:
-//! it may be cut anywhere, and its content is not trusted.
+//! The end of a container's log, as `GET /containers/ID/logs` returns it, or a file of the CRI has
+//! it. A dying program wrote it: it may be cut anywhere, and its content is not trusted.
 
 use jiff::Timestamp;
 
@@ -48,6 +48,36 @@ pub fn log_end(
         lines.end(output);
     }
     end_of(lines.ended, is_reason)
+}
+
+/// The same of the file of a pod's container, whose lines are `TIME STREAM TAGS TEXT`. The tag `P`
+/// is that of a part of a line, `F` that of its end (CRI, `pkg/kubelet/kuberuntime/logs` of
+/// Kubernetes).
+pub fn pod_log_end(
+    text: &[u8],
+    since: Option<Timestamp>,
+    is_reason: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let pieces: Vec<(usize, Vec<u8>)> =
+        text.split(|byte| *byte == b'\n').filter_map(piece).collect();
+    log_end(&pieces, since, is_reason)
+}
+
+/// A line of such a file as a piece of the log, with the time in front.
+fn piece(line: &[u8]) -> Option<(usize, Vec<u8>)> {
+    let mut parts = line.splitn(4, |byte| *byte == b' ');
+    let (at, stream, tags, text) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let output = match stream {
+        b"stdout" => 1,
+        b"stderr" => 2,
+        _ => return None,
+    };
+    let end: &[u8] = match tags.split(|byte| *byte == b':').next()? {
+        b"P" => b"",
+        b"F" => b"\n",
+        _ => return None,
+    };
+    Some((output, [at, b" ", text, end].concat()))
 }
 
 /// The same of plain output of a program, such as a file that it writes to.
@@ -271,7 +301,56 @@ pub(super) mod tests {
         }
     }
 
+    /// Of the file that containerd 1.6.20 writes.
+    #[test]
+    fn a_log_of_a_pods_container_is_read_and_its_parts_are_joined() {
+        let lines = [
+            "stdout F INFO starts",
+            "stderr P torch.OutOfMemoryError: CUDA ",
+            "stdout F INFO between",
+            "stderr P out of ",
+            "stderr F memory.",
+            "stdout F:tag 2026-11-22T10:00:00Z is its own",
+            "stdin F none",
+            "stdout X none",
+            "stdout F",
+            "stdout F ",
+            "stderr P Trac",
+        ];
+        let log: String =
+            lines.iter().zip(1..).map(|(line, second)| format!("{}{line}\n", at(second))).collect();
+        let read = |since: Option<&str>| {
+            let since = since.map(|since| since.parse().unwrap());
+            pod_log_end(log.as_bytes(), since, |line| line.contains("out of memory"))
+        };
+        let wanted = [
+            "INFO starts",
+            "INFO between",
+            "torch.OutOfMemoryError: CUDA out of memory.",
+            "2026-11-22T10:00:00Z is its own",
+            "Trac",
+        ];
+        assert_eq!(read(None), wanted);
+        assert_eq!(read(Some("2026-11-22T10:00:04.5Z"))[..2], ["memory.", wanted[3]]);
+        assert_eq!(pod_log_end(b"", None, |_| true), Vec::<String>::new());
+        let secret = format!("{}stdout F api_key=abc", at(1));
+        let found = pod_log_end(secret.as_bytes(), None, |_| true);
+        assert_eq!(found, ["api_key [the rest may hold a secret]"]);
+    }
+
     proptest! {
+        #[test]
+        fn an_arbitrary_log_of_a_pod_does_not_panic(
+            lines in prop::collection::vec("[PF: a-z0-9]{0,40}", 0..40),
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let written = |line: &String| format!("{}stdout {line}\n", at(1)).into_bytes();
+            let log: Vec<u8> = lines.iter().flat_map(written).chain(bytes).collect();
+            let found = pod_log_end(&log, None, |_| true);
+            prop_assert!(found.len() <= LAST_LINES + REASON_LINES);
+            prop_assert!(found.iter().all(|line| !line.chars().any(char::is_control)));
+        }
+
         #[test]
         fn arbitrary_logs_do_not_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..600),

@@ -14,10 +14,10 @@ use crate::model::{Requested, WorkloadEnd, WorkloadHealth, WorkloadState};
 use crate::parse::process::printable;
 
 /// A longer text is cut.
-const MAX_TEXT_BYTES: usize = 300;
+pub(super) const MAX_TEXT_BYTES: usize = 300;
 
 /// PATH_MAX. A longer path is none.
-const MAX_PATH_BYTES: usize = 4096;
+pub(super) const MAX_PATH_BYTES: usize = 4096;
 
 /// Earlier times (before 2000) mean that there is none.
 const NO_TIME_BEFORE: i64 = 946_684_800;
@@ -108,7 +108,7 @@ pub fn inspected(text: &[u8]) -> Result<Inspected, String> {
     })
 }
 
-fn short(text: &str, most: usize) -> Arc<str> {
+pub(super) fn short(text: &str, most: usize) -> Arc<str> {
     let bytes = text.as_bytes();
     printable(&bytes[..bytes.len().min(most)]).into()
 }
@@ -158,8 +158,11 @@ fn narrow(code: i64) -> i32 {
 
 /// A time that is one: Docker writes the year 1 for what never was.
 pub fn time(text: &str) -> Option<Timestamp> {
-    let time: Timestamp = text.parse().ok()?;
-    (time.as_second() >= NO_TIME_BEFORE).then_some(time)
+    text.parse().ok().filter(|time| is_time(*time))
+}
+
+pub(super) fn is_time(time: Timestamp) -> bool {
+    time.as_second() >= NO_TIME_BEFORE
 }
 
 fn lived(started: &str, finished: &str) -> Option<Duration> {

@@ -237,6 +237,7 @@ impl ObservedDeath<'_> {
             server: engine.map(|engine| engine.server),
             container: container.map(|held| Arc::clone(&held.id)),
             container_name: container.map(|held| Arc::clone(&held.name)),
+            pod: engine.and_then(|engine| engine.pod.clone()),
             unit: unit.map(|held| Arc::clone(&held.name)),
             user: self.held.and_then(|held| held.supervisor.user()),
             cgroup: engine.and_then(|engine| engine.cgroup.clone()),
