@@ -13,8 +13,8 @@ use super::{Exit, last_boot};
 use crate::cli::output::{self, errln, outln};
 use crate::engines::ENGINES;
 use crate::model::{
-    EngineKind, EnginePhase, Orphan, ProcessId, ProgramEvent, RestartState, Supervisor, bytes_text,
-    counted, seconds_text,
+    EngineKind, EnginePhase, Orphan, Pod, ProcessId, ProgramEvent, RestartState, Supervisor,
+    bytes_text, counted, seconds_text,
 };
 
 /// Arguments of `umawarden engines`.
@@ -77,6 +77,8 @@ struct Engine {
     orphans: Vec<Orphan>,
     #[serde(default)]
     key_withheld: Option<String>,
+    #[serde(default)]
+    pod: Option<Pod>,
 }
 
 /// A deferred restart.
@@ -231,6 +233,7 @@ fn row(engine: &Engine) -> Row {
     about.extend(engine.orphans.iter().map(|orphan| {
         format!("its server has ended, and {} (pid {}) is left", orphan.comm, orphan.id)
     }));
+    about.extend(engine.pod.as_ref().map(|pod| format!("{pod}, container {}", pod.container)));
     about.extend(engine.model.as_ref().map(|model| format!("model {model}")));
     about.extend(engine.key_withheld.as_ref().map(|why| format!("queried without its key: {why}")));
     about.push(format!("found by {found_by}"));

@@ -32,6 +32,7 @@ pub(super) fn target_name(decision: &DecisionRecord, firing: &BTreeSet<AlertLabe
 pub(super) fn target_parts(decision: &DecisionRecord) -> Vec<String> {
     let Target::Engine(engine) = &decision.target else { return Vec::new() };
     let mut parts = vec![engine.kind.name().to_owned()];
+    parts.extend(engine.pod.as_ref().map(|pod| pod.to_string()));
     let container = engine.container_name.as_ref().or(engine.container.as_ref());
     parts.extend(container.map(|name| format!("container {name}")));
     parts.extend(engine.unit.as_ref().map(|unit| format!("unit {unit}")));

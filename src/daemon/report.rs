@@ -176,13 +176,18 @@ impl Report {
 fn event(event: &Event, now: Moment) {
     let (kind, seq) = (event.kind.kind(), event.seq);
     let detail = serde_json::to_string(&event.kind).unwrap_or_default();
-    if let EventKind::Program(ProgramEvent::EnginePhase { engine, to, reason, .. }) = &event.kind {
-        return tracing::info!(engine, phase = to.name(), "engine {engine} is {to}: {reason}");
+    if let EventKind::Program(program) = &event.kind
+        && let ProgramEvent::EnginePhase { engine, to, reason, pod, .. } = program
+    {
+        let pod = pod.as_ref().map(tracing::field::display);
+        return tracing::info!(engine, pod, phase = to.name(), "engine {engine} is {to}: {reason}");
     }
-    if let EventKind::Program(ProgramEvent::EngineStuck { engine, stuck, reason, .. }) = &event.kind
+    if let EventKind::Program(program) = &event.kind
+        && let ProgramEvent::EngineStuck { engine, stuck, reason, pod, .. } = program
     {
         let is = if *stuck { "stuck" } else { "no longer stuck" };
-        return tracing::warn!(engine, "engine {engine} is {is}: {reason}");
+        let pod = pod.as_ref().map(tracing::field::display);
+        return tracing::warn!(engine, pod, "engine {engine} is {is}: {reason}");
     }
     if let EventKind::Program(ProgramEvent::EngineRankLost { engine, reason, .. }) = &event.kind {
         return tracing::warn!(engine, "engine {engine} cannot go on: {reason}");

@@ -9,7 +9,8 @@ use super::ids::Ids;
 use super::round::{Act, Ending, Round};
 use super::{Alert, Trace};
 use crate::model::{
-    AimCheck, Decision, Event, Evidence, Moment, Outcome, OutcomeResult, Reading, RuleId,
+    AimCheck, Decision, Event, Evidence, Moment, Outcome, OutcomeResult, Pod, Reading, RuleId,
+    Target,
 };
 
 /// No text is longer, in bytes.
@@ -231,6 +232,7 @@ fn step(round: &Round, act: &Act, ending: Ending) -> SpanData {
         text("umawarden.target", &decision.target.to_string()),
         text("umawarden.deed", &decision.deed()),
     ];
+    attributes.extend(of_pod(&decision.target));
     let name = format!("step {}", decision.action.name());
     let context = round.ids().of_decision("step", decision.id);
     let parent = round.ids().of_decision("decision", decision.id).span_id();
@@ -249,6 +251,20 @@ fn step(round: &Round, act: &Act, ending: Ending) -> SpanData {
     let mut step = span(context, parent, name, (began, outcome.ended.utc), attributes);
     step.status = error(&outcome.result);
     step
+}
+
+/// The pod of an engine, by the names of OpenTelemetry's semantic conventions.
+fn of_pod(target: &Target) -> Vec<KeyValue> {
+    let Target::Engine(engine) = target else { return Vec::new() };
+    let Some(pod) = &engine.pod else { return Vec::new() };
+    let Pod { namespace, name, uid, container, .. } = &**pod;
+    let pairs = [
+        ("k8s.namespace.name", namespace),
+        ("k8s.pod.name", name),
+        ("k8s.pod.uid", uid),
+        ("k8s.container.name", container),
+    ];
+    pairs.map(|(key, value)| text(key, value)).to_vec()
 }
 
 fn began(outcome: &Outcome) -> Timestamp {

@@ -101,6 +101,7 @@ impl Storage {
             to,
             reason: "test".to_owned(),
             pid: 7,
+            pod: None,
         };
         self.event(0, phase(EnginePhase::Serving));
         for day in 0..4 {

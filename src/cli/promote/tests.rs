@@ -47,7 +47,7 @@ impl World {
 
     fn phase(&mut self, seconds: i64, pid: u32, to: EnginePhase) {
         let (engine, reason) = ("llm".to_owned(), String::new());
-        let kind = ProgramEvent::EnginePhase { engine, from: None, to, reason, pid };
+        let kind = ProgramEvent::EnginePhase { engine, from: None, to, reason, pid, pod: None };
         self.event(seconds, kind, None);
     }
 

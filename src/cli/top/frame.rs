@@ -232,7 +232,7 @@ fn engine(engine: &EnginePicture) -> Line {
         let text = format!("  {} {percent} %{}", bar_of(*progress, BAR), left.unwrap_or_default());
         line = line.with(Tone::Number(0), &text);
     }
-    let mut facts: Vec<String> = Vec::new();
+    let mut facts: Vec<String> = engine.pod.iter().map(|pod| format!("pod {pod}")).collect();
     if let Some(queue) = engine.queue {
         facts.extend(queue.running.map(|running| format!("{running} running")));
         facts.extend(queue.waiting.map(|waiting| format!("{waiting} waiting")));

@@ -125,11 +125,14 @@ pub(super) fn engines(html: &mut String, engines: &[EnginePicture]) -> fmt::Resu
     ];
     begin(html, "engines", "What runs", &columns)?;
     for engine in engines {
+        let about = engine.model.as_deref().unwrap_or(engine.kind.name());
+        let pod = engine.pod.as_ref().map(|pod| format!(", pod {pod}")).unwrap_or_default();
         write!(
             html,
-            "<tr><th scope=row>{} <small>{}</small></th><td>{}",
+            "<tr><th scope=row>{} <small>{}{}</small></th><td>{}",
             Escaped(&engine.name),
-            Escaped(engine.model.as_deref().unwrap_or(engine.kind.name())),
+            Escaped(about),
+            Escaped(&pod),
             engine.phase,
         )?;
         if let (Some(done), Some(left)) = (engine.progress, engine.seconds_left) {

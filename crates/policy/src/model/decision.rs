@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::{Action, EnginePhase, Moment, Reading, Target};
+use super::{Action, EnginePhase, Moment, Proof, Reading, Target};
 
 named! {
     /// Whether remedies are done or only reported.
@@ -366,7 +366,13 @@ impl DecisionRecord {
         if let more @ 1.. = engine.processes.len().saturating_sub(MOST_NAMED) {
             named.push_str(&format!(" and {more} more"));
         }
-        format!("{}: {} (pid {named})", self.action, self.target)
+        let pod = engine.pod.as_ref().map(|pod| format!("{pod}, ")).unwrap_or_default();
+        let is_stop = matches!(self.action, Action::StopEngine { .. });
+        let again = match is_stop && engine.proof == Proof::PodContainer {
+            true => "; the kubelet starts its container again",
+            false => "",
+        };
+        format!("{}: {} ({pod}pid {named}){again}", self.action, self.target)
     }
 }
 

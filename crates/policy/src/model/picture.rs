@@ -179,6 +179,9 @@ pub struct EnginePicture {
     /// Its model, as its command line names it.
     #[serde(default)]
     pub model: Option<String>,
+    /// Its pod, `NAMESPACE/NAME`.
+    #[serde(default)]
+    pub pod: Option<String>,
     /// Where in its life it is.
     pub phase: EnginePhase,
     /// Since when.

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DeathReport, EnginePhase, LeaseChange, LoadReceipt, MemoryState, RebootResult, ReceivedAlert,
-    ReceivedTurn, Release, RestartState,
+    DeathReport, EnginePhase, LeaseChange, LoadReceipt, MemoryState, Pod, RebootResult,
+    ReceivedAlert, ReceivedTurn, Release, RestartState,
 };
 
 /// An event that this program finds, or is sent.
@@ -55,6 +55,9 @@ pub enum ProgramEvent {
         reason: String,
         /// Pid of its server.
         pid: u32,
+        /// Its pod, confirmed by the container's runtime.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pod: Option<Arc<Pod>>,
     },
     /// An inference engine that is not ready yet makes no progress, or makes some again.
     EngineStuck {
@@ -66,6 +69,9 @@ pub enum ProgramEvent {
         reason: String,
         /// Pid of its server.
         pid: u32,
+        /// Its pod, confirmed by the container's runtime.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pod: Option<Arc<Pod>>,
     },
     /// A rank on another node of an engine that spans nodes has ended; the engine cannot go on.
     EngineRankLost {

@@ -259,6 +259,7 @@ fn engine_picture(status: &EngineStatus, at: Moment, memory: &[(Arc<str>, u64)])
         name: seen.name.to_string(),
         kind: seen.kind,
         model: seen.model.as_deref().map(str::to_owned),
+        pod: seen.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name)),
         phase: status.phase,
         since: status.since.utc,
         progress,

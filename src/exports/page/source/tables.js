@@ -83,7 +83,7 @@ function showEngines(engines) {
     "aria-label": `KV cache of ${visible(engine.name)}`,
   }), ` ${percent(engine.kv_cache_used)}`]);
   fill("engines", engines.map((engine) => h("tr", {},
-    header(engine.name, engine.model || engine.kind),
+    header(engine.name, `${engine.model || engine.kind}${engine.pod ? `, pod ${engine.pod}` : ""}`),
     h("td", {}, ...phaseBar(engine)),
     cell("number", engine.memory_bytes === null ? "" : gib(engine.memory_bytes)),
     cell("minor", queue(engine.queue)),

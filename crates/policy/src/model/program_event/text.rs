@@ -1,8 +1,9 @@
 //! Events of the program in words, for people.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::super::{HOST_POOL, LeaseChange, LeaseEnd, bytes_text};
+use super::super::{HOST_POOL, LeaseChange, LeaseEnd, Pod, bytes_text};
 use super::ProgramEvent;
 
 /// One line without the kind.
@@ -13,16 +14,16 @@ impl fmt::Display for ProgramEvent {
                 write!(f, "boot {ended_boot_id} did not end in order")?;
                 last_record.map_or(Ok(()), |last| write!(f, ", last seen at {last:.0}"))
             }
-            Self::EnginePhase { engine, from, to, reason, .. } => {
-                write!(f, "{engine}: ")?;
+            Self::EnginePhase { engine, from, to, reason, pod, .. } => {
+                write!(f, "{engine}{}: ", of_pod(pod))?;
                 if let Some(from) = from {
                     write!(f, "{from} → ")?;
                 }
                 write!(f, "{to}: {reason}")
             }
-            Self::EngineStuck { engine, stuck, reason, .. } => {
+            Self::EngineStuck { engine, stuck, reason, pod, .. } => {
                 let is = if *stuck { "stuck" } else { "no longer stuck" };
-                write!(f, "{engine} is {is}: {reason}")
+                write!(f, "{engine}{} is {is}: {reason}", of_pod(pod))
             }
             Self::EngineRankLost { engine, reason, .. } => {
                 write!(f, "{engine} cannot go on: {reason}")
@@ -73,6 +74,11 @@ impl fmt::Display for ProgramEvent {
             }
         }
     }
+}
+
+/// ` (pod NAMESPACE/NAME)`, or nothing.
+fn of_pod(pod: &Option<Arc<Pod>>) -> String {
+    pod.as_ref().map(|pod| format!(" ({pod})")).unwrap_or_default()
 }
 
 impl ProgramEvent {

@@ -17,14 +17,15 @@ pub(super) const METRICS: &[Metric] = &[
         MetricKind::Info,
         Source::Engines,
         "uma_engine_info",
-        &["container", "engine", "image", "kind", "model", "unit", "version"],
+        &["container", "engine", "image", "kind", "model", "namespace", "pod", "unit", "version"],
         "What each engine is: its kind, the model as clients name it, its container with the \
-         image, its systemd unit, and the version that the tag of an official image names. What is \
-         unknown has no label. An engine is present, or was within the last ten minutes. Owners of \
+         image, its pod with the namespace, its systemd unit, and the version that the tag of an \
+         official image names. What is unknown has no label, and a pod only where the container \
+         runtime confirms it. An engine is present, or was within the last ten minutes. Owners of \
          processes and containers choose these texts; each is cut to 200 bytes.",
     )
     .closed(&[("kind", &EngineKind::NAMES)])
-    .optional(&["container", "image", "model", "unit", "version"])
+    .optional(&["container", "image", "model", "namespace", "pod", "unit", "version"])
     .flag(),
     Metric::gauge(
         Source::Engines,

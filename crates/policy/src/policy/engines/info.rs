@@ -8,7 +8,7 @@ use std::sync::Arc;
 use promql_rules::store::SeriesStore;
 
 use crate::engines::{served_model, version_of_image};
-use crate::model::{EngineKind, EngineSeen, SeriesKey};
+use crate::model::{EngineKind, EngineSeen, Pod, SeriesKey};
 use crate::policy::counters::{Cell, Counters};
 
 /// Bytes of a label, before the mark of a cut. Other nodes take at most 256.
@@ -22,6 +22,7 @@ pub(super) struct About {
     model: Option<Arc<str>>,
     arguments: Option<Arc<str>>,
     container: Option<Arc<str>>,
+    pod: Option<Arc<Pod>>,
     image: Option<Arc<str>>,
     unit: Option<Arc<str>>,
 }
@@ -37,6 +38,7 @@ impl About {
             model: seen.model.clone(),
             arguments: seen.arguments.clone(),
             container: container.filter(|_| seen.container.is_some()).cloned(),
+            pod: seen.pod.clone(),
             image: seen.image.clone(),
             unit: seen.unit.as_ref().or(of_user).cloned(),
         }
@@ -46,12 +48,15 @@ impl About {
     fn key(&self) -> SeriesKey {
         let model = served_model(self.kind, self.arguments.as_deref(), self.model.as_deref());
         let image = self.image.as_deref().unwrap_or_default();
+        let pod = self.pod.as_deref();
         let labels = [
             ("container", self.container.as_deref().unwrap_or_default()),
             ("engine", &*self.engine),
             ("image", image),
             ("kind", self.kind.name()),
             ("model", model.as_deref().unwrap_or_default()),
+            ("namespace", pod.map(|pod| &*pod.namespace).unwrap_or_default()),
+            ("pod", pod.map(|pod| &*pod.name).unwrap_or_default()),
             ("unit", self.unit.as_deref().unwrap_or_default()),
             ("version", version_of_image(self.kind, image).unwrap_or_default()),
         ];

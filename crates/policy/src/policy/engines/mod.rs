@@ -587,12 +587,14 @@ fn begin_release(life: &Life, is_alone: bool, node: &NodeMemory) -> Option<Relea
 
 fn report_turn(turn: Option<Turn>, life: &Life, events: &mut Vec<Event>) {
     let Some(turn) = turn else { return };
-    let (engine, pid) = (life.name().to_string(), life.server().pid);
+    let (engine, pid, pod) = (life.name().to_string(), life.server().pid, life.seen().pod.clone());
     let kind = match turn {
         Turn::Phase { from, to, reason } => {
-            ProgramEvent::EnginePhase { engine, from, to, reason, pid }
+            ProgramEvent::EnginePhase { engine, from, to, reason, pid, pod }
         }
-        Turn::Stuck { stuck, reason } => ProgramEvent::EngineStuck { engine, stuck, reason, pid },
+        Turn::Stuck { stuck, reason } => {
+            ProgramEvent::EngineStuck { engine, stuck, reason, pid, pod }
+        }
     };
     events.push(Event { kind: kind.into(), utc: Some(life.turned().utc), seq: None });
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::release::{ReleaseWorld, engine};
-use crate::model::{EngineSeen, Reading};
+use crate::model::{EngineSeen, Pod, Reading};
 
 /// The series of that name with a value, in the order of the store.
 fn infos(node: &ReleaseWorld) -> Vec<String> {
@@ -47,6 +47,18 @@ fn one_series_describes_an_engine_until_ten_minutes_after_its_end() {
     let complete = r#"uma_engine_info{container="serving",engine="big",image="vllm/vllm-openai:v0.29.0@1f2e3d4c5b6a",kind="vllm",model="qwen",unit="docker.service",version="0.29.0"}"#;
     assert_eq!(infos(&node), [complete]);
     assert_eq!(places(&node), 1, "it has replaced the first one");
+    let pod = Pod {
+        namespace: "llm".into(),
+        name: "vllm-0".into(),
+        uid: "6f1c".into(),
+        container: "serving".into(),
+        labels: None,
+    };
+    node.engines[0].pod = Some(Arc::new(pod));
+    node.wait(2);
+    let (front, back) = complete.split_once("unit=").unwrap();
+    let complete = &*format!(r#"{front}namespace="llm",pod="vllm-0",unit={back}"#);
+    assert_eq!(infos(&node), [complete]);
     node.engines.clear();
     node.wait(60);
     assert_eq!(infos(&node), [complete], "alerts about its death have its labels");
