@@ -52,6 +52,7 @@ fn proof(proof: &DeathProof) -> String {
         }
         DeathProof::Counter { name, by } => format!("{name} rose by {by}"),
         DeathProof::Docker { says } => format!("Docker says {says}"),
+        DeathProof::Cri { says } => format!("the container runtime says {says}"),
     }
 }
 

@@ -132,6 +132,18 @@ impl Terms {
             obstacle: self.mistake.or(own_policy).or(removed).map(Arc::from),
         }
     }
+
+    /// A container with these terms that cannot be met.
+    pub(super) fn never(
+        self,
+        target: Workload,
+        state: WorkloadState,
+        obstacle: &str,
+    ) -> DeferredRestart {
+        let Self { need, limits, mode, found_by, .. } = self;
+        let obstacle = Some(Arc::from(obstacle));
+        DeferredRestart { target, state, need, limits, mode, found_by, obstacle }
+    }
 }
 
 fn found_by(

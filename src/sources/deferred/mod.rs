@@ -9,6 +9,7 @@ mod adopted;
 mod docker;
 mod ends;
 mod matching;
+mod pods;
 mod services;
 mod systemd;
 #[cfg(test)]
@@ -26,13 +27,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 pub use adopted::{Adopted, AdoptedContainer, AdoptedFile};
+pub use pods::TrackedPod;
 
 use crate::model::{
-    DeclaredRestart, DeferredRestart, EndedWorkload, EngineSeen, Moment, Observation,
+    DeclaredRestart, DeferredRestart, EndedWorkload, EngineSeen, Moment, Observation, Proof,
     RestartReadings, Supervisor,
 };
 use crate::supervisors::systemd::Bus;
 use docker::DockerWatch;
+use pods::PodEnds;
 use systemd::SystemdWatch;
 use users::UserEnds;
 
@@ -47,6 +50,9 @@ type TrackedServices = Arc<BTreeMap<Arc<str>, Arc<str>>>;
 
 /// The containers of engines in users' own runtimes, by user and socket: ids and names.
 pub type TrackedOfUsers = Arc<BTreeMap<(u32, Arc<str>), BTreeMap<Arc<str>, Arc<str>>>>;
+
+/// The containers of engines in pods, by the socket of their runtime and by id.
+pub type TrackedPods = Arc<BTreeMap<Arc<str>, BTreeMap<Arc<str>, TrackedPod>>>;
 
 /// What the threads need.
 #[derive(Clone, Debug)]
@@ -71,6 +77,7 @@ pub struct DeferredWatch {
     tracked: watch::Sender<TrackedContainers>,
     services: watch::Sender<TrackedServices>,
     of_users: watch::Sender<TrackedOfUsers>,
+    pods: watch::Sender<TrackedPods>,
 }
 
 /// Sends results to the loop.
@@ -121,10 +128,13 @@ impl DeferredWatch {
         let (send_of_users, tracked_of_users) = watch::channel(Arc::default());
         let mut users = UserEnds::new(tracked_of_users, reporter.clone());
         Builder::new().name("user-ends".to_owned()).spawn(move || users.run())?;
+        let (pods, tracked_pods) = watch::channel(Arc::default());
+        let mut ends = PodEnds::new(tracked_pods, declared.clone(), reporter.clone());
+        Builder::new().name("pod-ends".to_owned()).spawn(move || ends.run())?;
         let mut watch = DockerWatch::new(&docker, &adopted, (declared, tracked), reporter);
         Builder::new().name("restart-docker".to_owned()).spawn(move || watch.run())?;
         let (tracked, services, of_users) = (send_containers, send_services, send_of_users);
-        Ok(Self { news, declared: declare, tracked, services, of_users })
+        Ok(Self { news, declared: declare, tracked, services, of_users, pods })
     }
 
     /// Takes new results. Never blocks.
@@ -144,7 +154,14 @@ impl DeferredWatch {
 
     /// Tracks the containers and services of these engines.
     pub fn track_engines<'e>(&self, engines: impl Iterator<Item = &'e EngineSeen> + Clone) {
-        self.track(engines.clone().filter_map(EngineSeen::system_container).cloned().collect());
+        let is_of_docker = |engine: &&EngineSeen| engine.proof != Proof::PodContainer;
+        let of_docker = engines.clone().filter(is_of_docker);
+        self.track(of_docker.filter_map(EngineSeen::system_container).cloned().collect());
+        let mut pods: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+        for (socket, id, its) in engines.clone().filter_map(TrackedPod::of) {
+            pods.entry(Arc::clone(socket)).or_default().insert(Arc::clone(id), its);
+        }
+        replace(&self.pods, pods);
         let services = engines.clone().filter_map(EngineSeen::service);
         let services = services.map(|(unit, cgroup)| (Arc::clone(unit), Arc::clone(cgroup)));
         self.track_services(services.collect());

@@ -326,6 +326,7 @@ pub(super) fn end(properties: &Properties, (began, ended): (u64, u64)) -> Worklo
             .map(|result| format!("systemd says {result}").into()),
         requested: Requested::Unknown,
         are_stops_silent: false,
+        is_pod_stopped: false,
         log: None,
     }
 }

@@ -18,7 +18,9 @@ use super::machine::{Build, Cause, Machine};
 /// How often each is queried.
 fn interval(supervisor: Supervisor) -> Duration {
     match supervisor {
-        Supervisor::Docker | Supervisor::DockerOfUser(_) => Duration::from_secs(5),
+        Supervisor::Docker | Supervisor::DockerOfUser(_) | Supervisor::Cri => {
+            Duration::from_secs(5)
+        }
         Supervisor::Systemd | Supervisor::SystemdOfUser(_) => Duration::from_secs(1),
     }
 }
@@ -111,6 +113,7 @@ impl Fleet {
             error: None,
             requested,
             are_stops_silent: false,
+            is_pod_stopped: false,
             log: None,
         });
     }
@@ -155,7 +158,7 @@ impl Fleet {
         let target = &seen.target;
         let id = Some(Arc::clone(&target.id));
         let (container, unit) = match target.supervisor {
-            Supervisor::Docker | Supervisor::DockerOfUser(_) => (id, None),
+            Supervisor::Docker | Supervisor::DockerOfUser(_) | Supervisor::Cri => (id, None),
             Supervisor::Systemd | Supervisor::SystemdOfUser(_) => (None, id),
         };
         let supervised = Supervised { number, container, unit };
@@ -251,7 +254,7 @@ fn deferred_restart(
 ) -> DeferredRestart {
     let supervisor = *chance.one_of(&[Supervisor::Docker, Supervisor::Docker, Supervisor::Systemd]);
     let (name, id): (Arc<str>, Arc<str>) = match supervisor {
-        Supervisor::Docker | Supervisor::DockerOfUser(_) => (
+        Supervisor::Docker | Supervisor::DockerOfUser(_) | Supervisor::Cri => (
             format!("held-{number}").into(),
             format!("{number:a<64}").replace(|digit: char| !digit.is_ascii_hexdigit(), "0").into(),
         ),
@@ -300,6 +303,7 @@ fn began() -> WorkloadState {
         error: None,
         requested: Requested::No,
         are_stops_silent: false,
+        is_pod_stopped: false,
         log: None,
     })
 }

@@ -347,6 +347,11 @@ pub enum DeathProof {
         /// Its report.
         says: String,
     },
+    /// A report of the container runtime of Kubernetes (CRI) about its container.
+    Cri {
+        /// Its report.
+        says: String,
+    },
 }
 
 /// One of its processes that was killed. The exit code of its parent may not show it.

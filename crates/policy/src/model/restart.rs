@@ -23,6 +23,9 @@ pub enum Supervisor {
     DockerOfUser(u32),
     /// The systemd of a user (`systemctl --user`), which is not queried.
     SystemdOfUser(u32),
+    /// The container runtime of Kubernetes (CRI). It reports ends; a kubelet starts its containers
+    /// again, whatever is done here.
+    Cri,
 }
 
 impl Supervisor {
@@ -34,27 +37,28 @@ impl Supervisor {
         match self {
             Self::Docker | Self::DockerOfUser(_) => "Docker",
             Self::Systemd | Self::SystemdOfUser(_) => "systemd",
+            Self::Cri => "the container runtime",
         }
     }
 
     /// The word for what it runs.
     pub const fn thing(self) -> &'static str {
         match self {
-            Self::Docker | Self::DockerOfUser(_) => "container",
+            Self::Docker | Self::DockerOfUser(_) | Self::Cri => "container",
             Self::Systemd | Self::SystemdOfUser(_) => "unit",
         }
     }
 
     /// Whether it runs containers.
-    pub const fn is_docker(self) -> bool {
-        matches!(self, Self::Docker | Self::DockerOfUser(_))
+    pub const fn runs_containers(self) -> bool {
+        matches!(self, Self::Docker | Self::DockerOfUser(_) | Self::Cri)
     }
 
     /// The user whose own it is.
     pub const fn user(self) -> Option<u32> {
         match self {
             Self::DockerOfUser(user) | Self::SystemdOfUser(user) => Some(user),
-            Self::Docker | Self::Systemd => None,
+            Self::Docker | Self::Systemd | Self::Cri => None,
         }
     }
 }
@@ -64,7 +68,7 @@ impl Supervisor {
 pub struct Workload {
     /// Its supervisor.
     pub supervisor: Supervisor,
-    /// Name of the container or the unit.
+    /// Name of the container or the unit; of a pod's container `NAMESPACE/POD/CONTAINER`.
     pub name: Arc<str>,
     /// The container's id, or the unit's name again.
     pub id: Arc<str>,
@@ -81,7 +85,7 @@ impl Workload {
     /// Whether that engine runs in it. A user's own runtime may report any id.
     pub fn runs(&self, engine: &EngineSeen) -> bool {
         match self.supervisor {
-            Supervisor::Docker => engine.system_container() == Some(&self.id),
+            Supervisor::Docker | Supervisor::Cri => engine.system_container() == Some(&self.id),
             Supervisor::DockerOfUser(user) => {
                 engine.runtime_user() == Some(user) && engine.container.as_ref() == Some(&self.id)
             }
@@ -131,6 +135,10 @@ pub struct WorkloadEnd {
     /// Whether its supervisor does not report requests to stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub are_stops_silent: bool,
+    /// Whether its whole pod was stopped. A kubelet does that when it deletes, evicts or preempts
+    /// the pod, or when the last container of a pod has ended that is not started again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_pod_stopped: bool,
     /// Its last output, reported for a while after the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<Arc<WorkloadLog>>,
@@ -158,6 +166,7 @@ impl WorkloadEnd {
             error: None,
             requested: Requested::Unknown,
             are_stops_silent: false,
+            is_pod_stopped: false,
             log: None,
         }
     }

@@ -241,7 +241,9 @@ impl Restarts {
     fn engine_in(&self, seen: &DeferredRestart) -> Option<&EngineSeen> {
         let id = Some(&seen.target.id);
         self.engines.iter().find(|engine| match seen.target.supervisor {
-            Supervisor::Docker | Supervisor::DockerOfUser(_) => engine.container.as_ref() == id,
+            Supervisor::Docker | Supervisor::DockerOfUser(_) | Supervisor::Cri => {
+                engine.container.as_ref() == id
+            }
             Supervisor::Systemd | Supervisor::SystemdOfUser(_) => engine.unit.as_ref() == id,
         })
     }

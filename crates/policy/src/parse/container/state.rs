@@ -144,6 +144,7 @@ fn read_state(state: &Value) -> Result<WorkloadState, String> {
             .filter(|error| !error.is_empty()),
             requested: Requested::Unknown,
             are_stops_silent: false,
+            is_pod_stopped: false,
             log: None,
         }),
         "created" | "configured" if time(&started).is_none() => WorkloadState::Fresh,

@@ -2,7 +2,8 @@
 
 use crate::engines::{Reason, facts};
 use crate::model::{
-    DeathReport, EnginePhase, Killer, OomConstraint, RankDeaths, Survivor, bytes_text, signal_name,
+    DeathReport, EnginePhase, Killer, OomConstraint, Pod, RankDeaths, Survivor, bytes_text,
+    signal_name,
 };
 
 /// An orphan with less memory than this does not prevent a start.
@@ -12,7 +13,11 @@ const WORTH_REPORTING_BYTES: u64 = 64 << 20;
 const MUCH_UNACCOUNTED_BYTES: u64 = 8 << 30;
 
 /// What to do.
-pub(super) fn advice(report: &DeathReport, reason: Option<Reason>) -> Vec<String> {
+pub(super) fn advice(
+    report: &DeathReport,
+    reason: Option<Reason>,
+    is_pod_stopped: bool,
+) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(report.ranks.as_ref().and_then(RankDeaths::first_elsewhere).map(|first| {
         format!("find the cause on {}: `umawarden history` there reports that death", first.node)
@@ -20,6 +25,7 @@ pub(super) fn advice(report: &DeathReport, reason: Option<Reason>) -> Vec<String
     lines.extend(orphans(&report.orphans));
     lines.extend(reason.map(|reason| reason.cure().to_owned()));
     lines.extend(killer(report));
+    lines.extend(report.who.pod.as_deref().filter(|_| is_pod_stopped).map(pod_stopped));
     if report.is_exit_code_a_lie() {
         lines.push(
             "the exit code 0 says that all was well: a restart policy \"on-failure\" never comes, \
@@ -30,6 +36,16 @@ pub(super) fn advice(report: &DeathReport, reason: Option<Reason>) -> Vec<String
     lines.extend(lingering(report));
     lines.dedup();
     lines
+}
+
+/// The runtime knows that a pod was stopped; why, only the API server knows.
+fn pod_stopped(pod: &Pod) -> String {
+    let Pod { namespace, name, .. } = pod;
+    format!(
+        "its whole pod was stopped: it was deleted, evicted or preempted, or its restartPolicy let \
+         it end; `kubectl -n {namespace} get events --field-selector involvedObject.name={name}` \
+         says which"
+    )
 }
 
 fn orphans(orphans: &[Survivor]) -> Option<String> {

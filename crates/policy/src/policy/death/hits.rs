@@ -264,7 +264,11 @@ fn of_counters(death: &Circumstances<'_>, hits: &[Hit]) -> Vec<Hit> {
         hit(DeathProof::Counter { name: "oom_kill of its control group".to_owned(), by })
     });
     let docker = death.docker_oom_killed.filter(|killed| *killed);
-    let docker = docker.map(|_| hit(DeathProof::Docker { says: "OOMKilled".to_owned() }));
+    let says = "OOMKilled".to_owned();
+    let docker = docker.map(|_| match death.who.pod {
+        Some(_) => hit(DeathProof::Cri { says }),
+        None => hit(DeathProof::Docker { says }),
+    });
     counted.into_iter().chain(docker).collect()
 }
 

@@ -112,8 +112,10 @@ pub struct Circumstances<'a> {
     pub asked: Option<AskedToEnd>,
     /// By how much `oom_kill` of its own control group rose while it lived.
     pub oom_kills: Option<u64>,
-    /// Docker's `State.OOMKilled`.
+    /// Docker's `State.OOMKilled`; of a pod's container, the reason `OOMKilled` of the CRI.
     pub docker_oom_killed: Option<bool>,
+    /// Whether its whole pod was stopped.
+    pub is_pod_stopped: bool,
     /// Whether its control group holds nothing else: a container's, a service's.
     pub is_cgroup_own: bool,
     /// Whether its processes' numbers are those of the kernel log: not in a PID namespace of its
@@ -176,7 +178,7 @@ pub fn explain(death: &Circumstances<'_>, ended: Moment) -> DeathReport {
     let reason = logged_reason(&report.killer, &words);
     report.cause = reason.map(|reason| reason.cause().to_owned());
     report.ranks = death.ranks.and_then(|ranks| ranks(&report));
-    report.advice = advice::advice(&report, reason);
+    report.advice = advice::advice(&report, reason, death.is_pod_stopped);
     report
 }
 

@@ -96,7 +96,7 @@ impl Kills {
     /// cgroup v1 does not report that, nor Docker for a process other than the first.
     pub(in crate::policy) fn explain(&self, target: &Workload, end: &WorkloadEnd) -> bool {
         let is_its = |cgroup: &str, container: Option<&str>| match target.supervisor {
-            Supervisor::Docker | Supervisor::DockerOfUser(_) => {
+            Supervisor::Docker | Supervisor::DockerOfUser(_) | Supervisor::Cri => {
                 container == Some(&*target.id) || cgroup.contains(&*target.id)
             }
             Supervisor::Systemd | Supervisor::SystemdOfUser(_) => {
@@ -186,7 +186,7 @@ impl ObservedDeath<'_> {
         let own_stops: Vec<OwnStop> = context.kills.stops.iter().cloned().collect();
         let family = self.family(context);
         let (log, not_known) = self.own_log(context);
-        let is_container = self.held.is_some_and(|held| held.supervisor.is_docker());
+        let is_container = self.held.is_some_and(|held| held.supervisor.runs_containers());
         let code = self.end.and_then(|end| end.exit_code).map(|code| ExitStatus::Code { code });
         let server = self.engine.and_then(|engine| context.engines.ends.of(engine.server));
         let server = server.map(|(_, end)| end.status);
@@ -202,6 +202,7 @@ impl ObservedDeath<'_> {
             own_stops: &own_stops,
             asked: self.asked(exit, ended),
             docker_oom_killed: self.end.filter(|_| is_container).map(|end| end.is_oom_killed),
+            is_pod_stopped: self.end.is_some_and(|end| end.is_pod_stopped),
             is_cgroup_own: self.held.is_some(),
             are_pids_global: true,
             is_kernel_log_read: context.counters.kernel_log_is_believed(),
@@ -228,7 +229,9 @@ impl ObservedDeath<'_> {
 
     fn who(&self) -> Deceased {
         let engine = self.engine;
-        let of = |is_docker| self.held.filter(|held| held.supervisor.is_docker() == is_docker);
+        let of = |is_container| {
+            self.held.filter(|held| held.supervisor.runs_containers() == is_container)
+        };
         let (container, unit) = (of(true), of(false));
         let name = engine.map(|engine| &engine.name).or(self.held.map(|held| &held.name));
         Deceased {
@@ -253,6 +256,7 @@ impl ObservedDeath<'_> {
             Supervisor::Docker => "docker stop or docker kill",
             Supervisor::DockerOfUser(_) => "its user's docker or podman, by stop or kill",
             Supervisor::Systemd | Supervisor::SystemdOfUser(_) => "systemctl",
+            Supervisor::Cri => "the kubelet, by all signs: it has stopped the whole pod",
         };
         Some(AskedToEnd { signal, sender: sender.to_owned(), at: ended.uptime })
     }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{EventKind, KernelEvent, KillerDaemon, OomConstraint};
+use crate::model::{EventKind, KernelEvent, KillerDaemon, OomConstraint, Pod};
 use kernel_faults::{EventAssembler, KernelLine};
 
 const SERVER: ProcessId = ProcessId { pid: 100, start_ticks: 10_000 };
@@ -390,6 +390,33 @@ fn events_of_its_own_cgroup_or_container_concern_the_engine() {
     let report = counted(|death| death.docker_oom_killed = Some(true));
     assert_eq!(report.killer.name(), "kernel_oom");
     assert_eq!(counted(|death| death.docker_oom_killed = Some(false)).killer.name(), "itself");
+    let report = counted(|death| {
+        death.docker_oom_killed = Some(true);
+        death.who.pod = Some(pod());
+    });
+    assert!(matches!(report.proofs[0], DeathProof::Cri { .. }), "{report:?}");
+}
+
+fn pod() -> Arc<Pod> {
+    let (namespace, name, uid) = ("llm".into(), "vllm-0".into(), "6f1c".into());
+    Arc::new(Pod { namespace, name, uid, container: "engine".into(), labels: None })
+}
+
+#[test]
+fn the_death_of_a_pod_is_named_and_its_stop_is_the_api_servers_to_explain() {
+    let family = family();
+    let mut death = vllm(&family, &[]);
+    death.who.pod = Some(pod());
+    let report = explain(&death, at(502));
+    assert!(
+        report.sentence().starts_with("vllm-8000 (pod llm/vllm-0, pid 100) ended"),
+        "{report:?}"
+    );
+    let names =
+        |report: &DeathReport| report.advice.concat().contains("involvedObject.name=vllm-0");
+    assert!(!names(&report), "{report:?}");
+    death.is_pod_stopped = true;
+    assert!(names(&explain(&death, at(502))));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::Engines;
 use super::life::{self, Life, ticks};
 use crate::model::{
     DeathMemory, EndedWorkload, EngineHealth, EnginePhase, EngineReadings, EngineSeen, Event,
-    ProcessId, ProgramEvent, Supervisor, UserUnit, Workload,
+    ProcessId, ProgramEvent, Proof, Supervisor, UserUnit, Workload,
 };
 use crate::policy::Context;
 use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory};
@@ -65,8 +65,11 @@ impl Dead {
         if let Some(id) = &seen.container {
             let name = seen.container_name.as_ref().unwrap_or(id);
             let (name, id) = (Arc::clone(name), Arc::clone(id));
-            let supervisor =
-                seen.runtime_user().map_or(Supervisor::Docker, Supervisor::DockerOfUser);
+            let supervisor = match seen.runtime_user() {
+                Some(user) => Supervisor::DockerOfUser(user),
+                None if seen.proof == Proof::PodContainer => Supervisor::Cri,
+                None => Supervisor::Docker,
+            };
             return Some(Workload { supervisor, name, id });
         }
         if let Some(UserUnit { user, name }) = &seen.user_unit {
@@ -130,7 +133,7 @@ impl Deaths {
             let is_reported = match dead.held().map(|held| held.supervisor) {
                 // systemd reports the end at once, and its output is read then.
                 Some(Supervisor::Systemd) => end.is_some_and(|ended| ended.end.log.is_some()),
-                Some(one) if one.is_docker() => end.is_some() || !answers(one),
+                Some(one) if one.runs_containers() => end.is_some() || !answers(one),
                 _ => true,
             };
             let are_ranks_known =

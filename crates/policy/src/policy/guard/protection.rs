@@ -129,6 +129,7 @@ impl Traits {
         let (units, containers) = match held.supervisor {
             Supervisor::Docker | Supervisor::DockerOfUser(_) => (Vec::new(), vec![name, id]),
             Supervisor::Systemd | Supervisor::SystemdOfUser(_) => (vec![name], Vec::new()),
+            Supervisor::Cri => (Vec::new(), vec![name, id]),
         };
         Self { processes: Some(Vec::new()), units: Some(units), containers: Some(containers) }
     }

@@ -357,7 +357,7 @@ impl Restart {
         match &self.seen.state {
             WorkloadState::Fresh => {
                 let reason = match self.supervisor() {
-                    Supervisor::Docker | Supervisor::DockerOfUser(_) => {
+                    Supervisor::Docker | Supervisor::DockerOfUser(_) | Supervisor::Cri => {
                         "it has never been started".into()
                     }
                     Supervisor::Systemd | Supervisor::SystemdOfUser(_) => {

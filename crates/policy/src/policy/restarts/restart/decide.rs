@@ -37,7 +37,9 @@ impl Restart {
             Supervisor::Docker => Action::StartContainer { ended: Arc::clone(&end.mark) },
             Supervisor::Systemd => Action::StartUnit { ended: Arc::clone(&end.mark) },
             // They restart nothing for us.
-            Supervisor::DockerOfUser(_) | Supervisor::SystemdOfUser(_) => return false,
+            Supervisor::DockerOfUser(_) | Supervisor::SystemdOfUser(_) | Supervisor::Cri => {
+                return false;
+            }
         };
         let target = Target::Workload(Box::new(self.seen.target.clone()));
         let ruling = self.rule_on(&end, mode, occupant, (&action, &target), context);

@@ -7,8 +7,8 @@ use super::world::{GIB, RestartWorld, engine_in, id, process};
 use crate::model::{
     Action, DeathReport, Decision, DecisionId, DecisionRecord, EndedWorkload, EngineKind,
     EnginePhase, EngineReadings, EngineSeen, EngineTarget, Event, EventKind, ExitStatus, Killer,
-    Mode, Observation, OutcomeResult, ProcessEnd, ProcessId, ProgramEvent, Reading, Requested,
-    RuleId, Supervisor, Target, Workload, WorkloadEnd, WorkloadLog,
+    Mode, Observation, OutcomeResult, Pod, ProcessEnd, ProcessId, ProgramEvent, Proof, Reading,
+    Requested, RestartReadings, RuleId, Supervisor, Target, Workload, WorkloadEnd, WorkloadLog,
 };
 
 /// An engine started in a shell.
@@ -471,4 +471,34 @@ fn workers_stopped_since_their_server_was_killed_are_no_cause_of_its_end() {
     let report = only(&world);
     assert_eq!(report.killer, Killer::Signal { signal: 9, sender: None }, "{report:#?}");
     assert_eq!(report.killed_workers, [], "{report:#?}");
+}
+
+#[test]
+fn the_end_of_a_pods_container_comes_from_its_runtime() {
+    let (namespace, name, uid) = ("llm".into(), "vllm-0".into(), "6f1c".into());
+    let pod = Pod { namespace, name, uid, container: "llm".into(), labels: None };
+    let (proof, pod) = (Proof::PodContainer, Some(Arc::new(pod)));
+    let mut world = with(EngineSeen { proof, pod, ..in_container() });
+    let answer = |world: &mut RestartWorld, ended: Vec<EndedWorkload>| {
+        let (supervisor, read_at) = (Supervisor::Cri, world.at.uptime);
+        let readings =
+            RestartReadings { supervisor, read_at, deferred: Vec::new(), ended, error: None };
+        world.seen.push(Observation::Restarts(Box::new(readings)));
+        world.run(1);
+    };
+    answer(&mut world, Vec::new());
+    world.engines.clear();
+    world.run(2);
+    assert_eq!(reports(&world), [], "its runtime may report it");
+    let (supervisor, name) = (Supervisor::Cri, "llm/vllm-0/llm".into());
+    let target = Workload { supervisor, name, id: id("llm").into() };
+    let (requested, is_pod_stopped) = (Requested::Yes, true);
+    let end = WorkloadEnd { requested, is_pod_stopped, is_oom_killed: false, ..world.end(143) };
+    answer(&mut world, vec![EndedWorkload { target, end }]);
+    let report = only(&world);
+    assert_eq!((report.exit, report.is_failure), (ExitStatus::Code { code: 143 }, false));
+    let sentence = report.sentence();
+    assert!(sentence.contains("(pod llm/vllm-0, container llm, pid 50)"), "{sentence}");
+    assert!(sentence.contains("SIGTERM from the kubelet"), "{sentence}");
+    assert!(report.advice.concat().contains("kubectl -n llm get events"), "{report:#?}");
 }

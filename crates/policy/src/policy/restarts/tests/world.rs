@@ -158,6 +158,7 @@ impl RestartWorld {
             error: None,
             requested: Requested::No,
             are_stops_silent: false,
+            is_pod_stopped: false,
             log: None,
         }
     }
