@@ -1,7 +1,9 @@
-//! Signals to a container, through Docker's API, so that its restart policies see a requested end.
+//! Signals to a container, through Docker's API or the CRI: its runtime sees a requested end.
 
+use std::path::Path;
 use std::time::Duration;
 
+use crate::supervisors::cri::Cri;
 use crate::supervisors::docker::Docker;
 use crate::supervisors::{NotEnded, within};
 use crate::sys::descriptors;
@@ -50,5 +52,30 @@ pub(super) fn end(
             Err(format!("{socket} has not answered within {} ms", patience.as_millis()))
         }
         Err(NotEnded::Broken(why)) => Err(format!("{socket}: {why}")),
+    }
+}
+
+/// Asks the runtime of Kubernetes for the end of a container: its stop signal, and after the grace
+/// SIGKILL. The time limit is for the response, as above.
+pub(super) fn end_of_pod(
+    socket: &Path,
+    container: &str,
+    grace: Duration,
+    patience: Duration,
+) -> Result<(), String> {
+    let (path, id, name) = (socket.to_owned(), container.to_owned(), socket.display().to_string());
+    let lent = descriptors::lend(RUNTIME_TAKES);
+    // Whole seconds, and 0 is SIGKILL at once.
+    let grace = Duration::from_secs(grace.as_secs() + u64::from(grace.subsec_nanos() > 0));
+    let stopped = within("cri", patience, move || async move {
+        let _lent = lent;
+        let cri = Cri::connect(&path, patience + LONGER).await?;
+        cri.stop_container(&id, grace).await
+    });
+    match stopped {
+        Ok(done) => done.map_err(|error| format!("{name}: {error}")),
+        // It answers once the container has ended, and has the request by now.
+        Err(NotEnded::TimedOut) => Ok(()),
+        Err(NotEnded::Broken(why)) => Err(format!("{name}: {why}")),
     }
 }

@@ -199,11 +199,7 @@ impl Stop<'_> {
     /// What starts it again whatever is done here.
     fn starts_again(&self) -> Option<String> {
         if self.engine.proof == Proof::PodContainer {
-            return Some(
-                "the kubelet starts its container again, unless the pod's restartPolicy forbids: \
-                 scale its workload down, or delete the pod"
-                    .to_owned(),
-            );
+            return Some(self.kubelet_starts_again());
         }
         let UserUnit { user, name } = self.engine.user_unit.as_ref()?;
         Some(format!(
@@ -212,13 +208,30 @@ impl Stop<'_> {
         ))
     }
 
+    /// A kubelet starts the containers of a pod again after any end.
+    fn kubelet_starts_again(&self) -> String {
+        let again =
+            "the kubelet starts its container again, unless the pod's restartPolicy forbids";
+        match &self.engine.pod {
+            Some(pod) => format!(
+                "{again}: to keep it stopped, scale down what made {pod}, or taint the node \
+                 (`kubectl taint nodes NODE KEY:NoExecute`)"
+            ),
+            None => {
+                format!("{again}: to keep it stopped, scale its workload down, or taint the node")
+            }
+        }
+    }
+
     /// Sends SIGTERM to all. Stopped ones (SIGSTOP) get SIGCONT, so that they can end. Returns why
     /// its runtime may start it again.
     fn terminate(&self, handles: &[PidHandle]) -> Result<Option<String>, StopError> {
         let mut again = None;
         if self.has_its_container(handles)? {
+            let is_of_pod = self.engine.proof == Proof::PodContainer;
             let is_podman = self.engine.runtime.as_ref().is_some_and(|runtime| runtime.is_podman);
-            let ask = if is_podman { Ask::Stop(self.grace) } else { Ask::Signal("SIGTERM") };
+            let is_stopped = is_podman || is_of_pod;
+            let ask = if is_stopped { Ask::Stop(self.grace) } else { Ask::Signal("SIGTERM") };
             again = self.ask_runtime(ask, KEEPER_ASKS_WITHIN);
         }
         for process in handles {
@@ -266,8 +279,7 @@ impl Stop<'_> {
                 "no runtime confirms its container: only the engine's own are signalled"
             );
         }
-        // A kubelet restarts the containers of a pod after any end.
-        if !self.engine.proof.is_of_docker() {
+        if !self.engine.proof.is_of_container() {
             return Ok(false);
         }
         let Some(container) = &self.engine.container else { return Ok(false) };
@@ -324,6 +336,10 @@ impl Stop<'_> {
     fn ask_runtime(&self, ask: Ask, patience: Duration) -> Option<String> {
         let id = self.engine.container.as_ref()?;
         let runtime = self.engine.runtime.as_ref();
+        if self.engine.proof == Proof::PodContainer {
+            let socket = runtime.map(|runtime| Path::new(&*runtime.socket));
+            return Some(self.ask_cri(socket, id, ask, patience));
+        }
         let socket = runtime.map_or(self.docker, |runtime| Path::new(&*runtime.socket));
         let docker = match runtime.and_then(|runtime| runtime.user) {
             Some(user) => Docker::of_user(socket, user),
@@ -335,6 +351,22 @@ impl Stop<'_> {
             "Docker has not confirmed that the container is to stop, and may start it again"
         );
         Some(format!("its container's runtime has not confirmed, and may start it again: {error}"))
+    }
+
+    /// Returns what starts it again, and the error of its runtime, which does not change that.
+    fn ask_cri(&self, socket: Option<&Path>, id: &str, ask: Ask, patience: Duration) -> String {
+        let grace = match ask {
+            Ask::Stop(grace) => grace,
+            Ask::Signal(_) => Duration::ZERO,
+        };
+        let again = self.kubelet_starts_again();
+        let asked = socket.map(|socket| container::end_of_pod(socket, id, grace, patience));
+        let Some(Err(error)) = asked else { return again };
+        tracing::warn!(
+            engine = %self.engine.name, container = %id, %error,
+            "the container runtime has not confirmed that the container is to stop"
+        );
+        format!("{again}; its runtime has not confirmed the stop: {error}")
     }
 
     /// Processes started at the moment of the kill, and those that would restart it, are in its

@@ -1,4 +1,5 @@
-//! A real containerd, whose CRI confirms which container of a pod an engine belongs to.
+//! A real containerd, whose CRI confirms which container of a pod an engine belongs to. The test
+//! does what a kubelet does, apart from starting containers again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use hyper::http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
+use serde_json::Value;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio::net::UnixStream;
@@ -14,9 +16,15 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
+use umawarden::actions::{Executor as _, StopExecutor};
+use umawarden::model::{
+    Action, ContainerRuntime, DecisionRecord, EngineTarget, OutcomeResult, Pod, ProcessId, Proof,
+    Target,
+};
+
 use super::enabled;
 use super::identity::{Group, KEY, Pretender, engine};
-use crate::daemon::{Daemon, write_secret};
+use crate::daemon::{Daemon, history, of_kind, write_secret};
 
 const IMAGE: &str = "docker.io/library/umawarden-test:latest";
 
@@ -55,6 +63,10 @@ struct LinuxSandbox {
 struct SandboxConfig {
     #[prost(message, optional, tag = "1")]
     metadata: Option<Metadata>,
+    #[prost(string, tag = "3")]
+    log_directory: String,
+    #[prost(map = "string, string", tag = "6")]
+    labels: std::collections::HashMap<String, String>,
     #[prost(message, optional, tag = "8")]
     linux: Option<LinuxSandbox>,
 }
@@ -116,6 +128,8 @@ struct ContainerConfig {
     mounts: Vec<Mount>,
     #[prost(map = "string, string", tag = "9")]
     labels: std::collections::HashMap<String, String>,
+    #[prost(string, tag = "11")]
+    log_path: String,
     #[prost(message, optional, tag = "15")]
     linux: Option<LinuxContainer>,
 }
@@ -180,6 +194,11 @@ impl Containerd {
 
     fn socket(&self) -> PathBuf {
         self.folder.path().join("sock")
+    }
+
+    /// The folder of a pod's logs.
+    fn logs(&self, name: &str) -> String {
+        self.folder.path().join("pods").join(format!("llm_pod-{name}")).display().to_string()
     }
 
     fn log(&self) -> String {
@@ -265,21 +284,33 @@ impl Containerd {
     }
 
     /// Runs a container in a pod of its own, in the node's network, with the node's files below
-    /// `/host`; its id.
+    /// `/host`; its id. The pod is `llm/pod-NAME`, with the label `app`: `llm`.
     fn run(&mut self, name: &str, command: Vec<String>) -> String {
         let namespaces = Some(NamespaceOption { network: 2 });
-        let uid = format!("umawarden-{}", std::process::id());
+        let uid = format!("6f1c0ddc-6a0b-4c2d-8e4f-{:012x}", std::process::id());
+        let names = [
+            ("io.kubernetes.pod.name", format!("pod-{name}")),
+            ("io.kubernetes.pod.namespace", "llm".to_owned()),
+            ("io.kubernetes.pod.uid", uid.clone()),
+        ];
+        let names = names.map(|(key, value)| (key.to_owned(), value));
+        let (own, mut of_container) =
+            (("app".to_owned(), "llm".to_owned()), names.clone().to_vec());
+        of_container.push(("io.kubernetes.container.name".to_owned(), name.to_owned()));
         let sandbox_config = SandboxConfig {
             metadata: Some(Metadata {
                 name: format!("pod-{name}"),
                 uid: uid.clone(),
-                namespace: "default".into(),
+                namespace: "llm".into(),
             }),
+            log_directory: self.logs(name),
+            labels: names.into_iter().chain([own]).collect(),
             linux: Some(LinuxSandbox {
                 cgroup_parent: format!("/kubepods/besteffort/pod{uid}"),
                 security: Some(SandboxSecurity { namespaces: namespaces.clone() }),
             }),
         };
+        fs::create_dir_all(Path::new(&self.logs(name)).join(name)).unwrap();
         let request = RunPodSandbox { config: Some(sandbox_config.clone()) };
         let sandbox: Created = self.call("/runtime.v1.RuntimeService/RunPodSandbox", request);
         self.sandboxes.push(sandbox.id.clone());
@@ -288,7 +319,8 @@ impl Containerd {
             image: Some(Image { image: IMAGE.into() }),
             command,
             mounts: vec![Mount { container_path: "/host".into(), host_path: "/".into() }],
-            labels: [("app".to_owned(), "llm".to_owned())].into(),
+            labels: of_container.into_iter().collect(),
+            log_path: format!("{name}/0.log"),
             linux: Some(LinuxContainer { security: Some(LinuxSecurity { namespaces }) }),
         };
         let sandbox_config = Some(sandbox_config);
@@ -336,7 +368,8 @@ fn real_engine_in_a_pod_is_named_and_sent_its_key_once_the_cri_confirms_it() {
     let config = folder.path().join("umawarden.yaml");
     let text = format!(
         "rule_files: []\npath: {{cri_socket: {}}}\nengines:\n\
-         - {{name: pod, match: {{label: app=llm}}, user: daemon, api_key_file: {key}}}\n\
+         - {{name: pod, match: {{label: app=llm, namespace: ll*}}, user: daemon, \
+             api_key_file: {key}}}\n\
          - {{name: false, match: {{cmdline: '* {marker}-false*'}}, api_key_file: {key}}}\n",
         containerd.socket().display(),
         key = key.display(),
@@ -352,12 +385,156 @@ fn real_engine_in_a_pod_is_named_and_sent_its_key_once_the_cri_confirms_it() {
     daemon.wait_until("named", |daemon| engine(daemon, "pod")["container_name"] == "engine");
     let found = engine(&daemon, "pod");
     assert_eq!(found["kind"], "vllm", "{found}");
-    assert!(found["image"].as_str().is_some_and(|image| image.contains("sha256:")), "{found}");
+    let image = found["image"].as_str().unwrap_or_default();
+    let digest = image.strip_prefix(&format!("{IMAGE}@")).unwrap_or_default();
+    assert!(digest.len() == 12 && digest.bytes().all(|b| b.is_ascii_hexdigit()), "{found}");
+    let pod: Pod = serde_json::from_value(found["pod"].clone()).unwrap();
+    assert_eq!((pod.to_string().as_str(), &*pod.container), ("pod llm/pod-engine", "engine"));
+    assert_eq!(pod.labels, Some([("app".into(), "llm".into())].into()));
+    assert!(found["cgroup"].as_str().unwrap().contains(&*pod.uid), "{found}");
+    let info = |daemon: &Daemon, wanted: &str| {
+        let all = daemon.metrics();
+        all.keys().any(|key| key.starts_with("uma_engine_info{") && key.contains(wanted))
+    };
+    let labels = "namespace=\"llm\",pod=\"pod-engine\"";
+    daemon.wait_until("described", |daemon| info(daemon, labels));
     assert!(found["claimed_container"].is_null() && found["key_withheld"].is_null(), "{found}");
     daemon.wait_until("withheld", |daemon| engine(daemon, "false")["key_withheld"].is_string());
     assert_eq!(engine(&daemon, "false")["claimed_container"], *id);
+    assert!(engine(&daemon, "false")["pod"].is_null(), "it is in no pod that the CRI confirms");
     assert!(!pretender.requests().contains("Bearer"), "{}", pretender.requests());
     daemon.terminate();
     drop(pretender);
     drop(group);
+}
+
+/// A shell that is called as vLLM, and that script.
+fn vllm(script: &str) -> Vec<String> {
+    let begins = format!(
+        "/bin/busybox mkdir -p /srv; /bin/busybox ln -s /bin/busybox /bin/sleep; \
+         echo '{script}' >/srv/vllm; exec /bin/sh /srv/vllm serve /models/tiny --port 8000"
+    );
+    ["/bin/busybox", "sh", "-c", &begins].map(str::to_owned).to_vec()
+}
+
+/// The report on the death of the engine in a container.
+fn death(storage: &Path, container: &str) -> Option<Value> {
+    let entries = history(storage);
+    let of = |entry: &&Value| entry["report"]["who"]["container_name"] == container;
+    of_kind(&entries, "engine_died").find(of).map(|entry| entry["report"].clone())
+}
+
+fn in_container(daemon: &Daemon, container: &str) -> Option<Value> {
+    let response: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
+    let all = response["data"]["engines"].as_array().unwrap();
+    all.iter().find(|engine| engine["container_name"] == container).cloned()
+}
+
+/// Stops the engine as the brake does; returns what starts it again.
+fn stop(engine: &Value) -> String {
+    let number = |key: &str| engine["server"][key].as_u64().unwrap();
+    let server =
+        ProcessId { pid: number("pid").try_into().unwrap(), start_ticks: number("start_ticks") };
+    let runtime: ContainerRuntime =
+        serde_json::from_value(engine["container_runtime"].clone()).unwrap();
+    let target = EngineTarget {
+        name: "boxed".into(),
+        processes: vec![server],
+        cgroup: engine["cgroup"].as_str().map(Into::into),
+        container: engine["container"].as_str().map(Into::into),
+        proof: Proof::PodContainer,
+        pod: serde_json::from_value(engine["pod"].clone()).unwrap(),
+        runtime: Some(runtime),
+        ..EngineTarget::default()
+    };
+    let action = Action::StopEngine {
+        engine: None,
+        grace_ms: 5_000,
+        unless_free_bytes: None,
+        for_reboot: None,
+    };
+    let target = Target::Engine(Box::new(target));
+    let decision = DecisionRecord { target, ..crate::actions::decision(action) };
+    assert!(decision.deed().ends_with("; the kubelet starts its container again"), "{decision:?}");
+    let (procfs, sysfs, docker) = ("/proc".into(), "/sys".into(), "/nowhere".into());
+    let mut executor = StopExecutor { procfs, sysfs, docker };
+    let performed = executor.execute(&crate::actions::act(decision));
+    assert_eq!(performed.result, OutcomeResult::Done);
+    performed.effect.unwrap().to_string()
+}
+
+#[test]
+fn real_death_in_a_pod_has_the_words_of_its_log_and_what_the_runtime_reports() {
+    if !enabled() {
+        return;
+    }
+    let mut containerd = Containerd::start();
+    containerd.import_busybox();
+    let folder = tempfile::tempdir().unwrap();
+    let (data, config) = (folder.path().join("data"), folder.path().join("umawarden.yaml"));
+    let text = format!(
+        "rule_files: []\npath: {{cri_socket: {}, docker_socket: /nonexistent/docker.sock}}\n\
+         restarts: [{{container: polite, need: 1GiB}}]\n",
+        containerd.socket().display(),
+    );
+    fs::write(&config, text).unwrap();
+    let daemon = Daemon::start(&data, &[&format!("--config.file={}", config.display())]);
+    let report = |daemon: &Daemon, container: &str| {
+        daemon.wait_until("its death is explained", |_| death(&data, container).is_some());
+        death(&data, container).unwrap()
+    };
+    let named = |daemon: &Daemon, container: &str| {
+        let is_proven = |engine: &Value| engine["pod"].is_object();
+        daemon.wait_until("found", |daemon| {
+            in_container(daemon, container).is_some_and(|e| is_proven(&e))
+        });
+        in_container(daemon, container).unwrap()
+    };
+    let fails = "sleep 6; echo loads; sleep 1; echo RuntimeError: CUDA out of memory >&2; exit 3";
+    containerd.run("fails", vllm(fails));
+    containerd.run("polite", vllm("trap \"exit 0\" TERM; while true; do sleep 0.1; done"));
+    containerd.run("evicted", vllm("while true; do sleep 0.1; done"));
+    named(&daemon, "fails");
+    let found = report(&daemon, "fails");
+    assert_eq!(
+        (&found["exit"]["code"], &found["is_failure"]),
+        (&3.into(), &true.into()),
+        "{found:#}"
+    );
+    assert_eq!(found["last_lines"], json!(["loads", "RuntimeError: CUDA out of memory"]));
+    assert_eq!(
+        (&found["who"]["pod"]["namespace"], &found["who"]["pod"]["name"]),
+        (&"llm".into(), &"pod-fails".into())
+    );
+    // A restart that nobody can defer.
+    let polite = named(&daemon, "polite");
+    daemon.wait_until("not ours", |daemon| {
+        let response: Value = serde_json::from_str(&daemon.get("/api/v1/engines").1).unwrap();
+        let held = response["data"]["deferred_restarts"].as_array().unwrap();
+        held.iter().any(|one| one["name"] == "llm/pod-polite/polite" && one["state"] == "not_ours")
+    });
+    let again = stop(&polite);
+    assert!(again.contains("scale down what made pod llm/pod-polite"), "{again}");
+    let id = polite["container"].as_str().unwrap();
+    assert!(
+        containerd.log().contains(&format!("StopContainer for \\\"{id}\\\"")),
+        "{}",
+        containerd.log()
+    );
+    let found = report(&daemon, "polite");
+    assert_eq!(
+        (&found["exit"]["code"], &found["is_failure"]),
+        (&0.into(), &false.into()),
+        "{found:#}"
+    );
+    // As a kubelet that evicts a pod.
+    named(&daemon, "evicted");
+    let sandbox = containerd.sandboxes.last().unwrap().clone();
+    let _: Nothing =
+        containerd.call("/runtime.v1.RuntimeService/StopPodSandbox", ById { id: sandbox });
+    let found = report(&daemon, "evicted");
+    assert_eq!(found["is_failure"], false, "{found:#}");
+    assert!(found["killer"]["sender"].as_str().unwrap().contains("kubelet"), "{found:#}");
+    assert!(found["advice"].to_string().contains("involvedObject.name=pod-evicted"), "{found:#}");
+    daemon.terminate();
 }

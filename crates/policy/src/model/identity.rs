@@ -38,9 +38,9 @@ impl Proof {
         !matches!(self, Self::Claimed | Self::UserContainer)
     }
 
-    /// Whether a runtime with Docker's API restarts the container, or leaves it ended.
-    pub fn is_of_docker(&self) -> bool {
-        matches!(self, Self::Container | Self::UserContainer)
+    /// Whether a runtime has confirmed the container.
+    pub fn is_of_container(&self) -> bool {
+        matches!(self, Self::Container | Self::PodContainer | Self::UserContainer)
     }
 }
 
