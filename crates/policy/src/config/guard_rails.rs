@@ -44,6 +44,7 @@ pub fn default_guard_rails() -> GuardRails {
     GuardRails {
         budget: Some(DEFAULT_BUDGET),
         breaker: Some(DEFAULT_BREAKER),
+        protect: Protected::usual(),
         ..GuardRails::default()
     }
 }
@@ -86,7 +87,7 @@ pub fn read_table(
         findings,
     );
     let breaker = table.read_or("breaker", DEFAULT_BREAKER, breaker, findings);
-    let protect = table.read_or("protect", Protected::default(), protect, findings);
+    let protect = table.read_or("protect", Protected::usual(), protect, findings);
     let windows = table.read_or("maintenance_windows", Vec::new(), windows, findings);
     let never_in = names(table, "never_in", findings);
     let inhibited_by = names(table, "inhibited_by", findings);
@@ -267,17 +268,24 @@ fn globs(node: &Node, key: &str, findings: &mut Findings<'_>) -> Option<Vec<Glob
 }
 
 fn protect(node: &Node, findings: &mut Findings<'_>) -> Option<Protected> {
-    let keys = ["processes", "units", "containers", "labels"];
+    let keys = ["processes", "units", "containers", "namespaces", "pod_labels", "labels"];
     let table = Table::read(node, "protect", &keys, findings)?;
-    let mut globs = |key: &str| {
-        table.read_or(key, Vec::new(), |node, findings| globs(node, key, findings), findings)
+    let mut globs = |key: &str, default: Vec<Glob>| {
+        table.read_or(key, default, |node, findings| globs(node, key, findings), findings)
     };
-    let (processes, units, containers) = (globs("processes"), globs("units"), globs("containers"));
-    let labels = table.read_or("labels", Vec::new(), labels, findings);
+    let [processes, units, containers] =
+        ["processes", "units", "containers"].map(|key| globs(key, Vec::new()));
+    let namespaces = globs("namespaces", Protected::usual().namespaces);
+    let mut pairs = |key: &str| {
+        table.read_or(key, Vec::new(), |node, findings| labels(node, key, findings), findings)
+    };
+    let (pod_labels, labels) = (pairs("pod_labels"), pairs("labels"));
     Some(Protected {
         processes: processes?,
         units: units?,
         containers: containers?,
+        namespaces: namespaces?,
+        pod_labels: pod_labels?,
         labels: labels?,
     })
 }
@@ -286,10 +294,10 @@ fn glob(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<Glob> {
     decode::value(node, what, |text| Glob::try_from(text.to_owned()), findings)
 }
 
-fn labels(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<(Arc<str>, Glob)>> {
+fn labels(node: &Node, key: &str, findings: &mut Findings<'_>) -> Option<Vec<(Arc<str>, Glob)>> {
     let mut labels = Some(Vec::new());
-    for (name, _, value) in decode::pairs(node, "labels", findings)? {
-        match (glob(value, &format!("labels.{name}"), findings), &mut labels) {
+    for (name, _, value) in decode::pairs(node, key, findings)? {
+        match (glob(value, &format!("{key}.{name}"), findings), &mut labels) {
             (Some(glob), Some(labels)) => labels.push((Arc::from(name), glob)),
             _ => labels = None,
         }

@@ -23,6 +23,8 @@ fn everything_can_be_written() {
     processes: [sshd]
     units: ['*.slice']
     containers: [prod-*]
+    namespaces: [kube-*, prod]
+    pod_labels: {app: db}
     labels: {tenant: gold}
   maintenance_windows:
   - {name: nights, days: [fri-mon, wednesday], from: '22:00', to: '6:30', time_zone: Asia/Tokyo}
@@ -42,6 +44,7 @@ fn everything_can_be_written() {
     assert_eq!(rails.never_in, [Arc::from("nights")]);
     assert_eq!(rails.inhibited_by, [Arc::from("Backup")]);
     assert_eq!(rails.protect.units.len(), 1);
+    assert_eq!((rails.protect.namespaces.len(), rails.protect.pod_labels.len()), (2, 1));
     let json = serde_json::to_value(&rails).unwrap();
     assert_eq!(serde_json::from_value::<GuardRails>(json).unwrap(), rails, "recorded and back");
 }
@@ -50,6 +53,11 @@ fn everything_can_be_written() {
 fn absent_parts_have_their_defaults() {
     let rails = read("  never_in: []\n").unwrap_or_else(|mistakes| panic!("{mistakes}"));
     assert_eq!(rails, default_guard_rails());
+    let rails = read("  protect: {units: [a]}\n").unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    assert_eq!(rails.protect.namespaces, default_guard_rails().protect.namespaces);
+    let none =
+        read("  protect: {namespaces: []}\n").unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    assert_eq!(none.protect, Protected::default());
 }
 
 #[test]
@@ -64,6 +72,8 @@ fn mistakes_are_reported_with_what_was_meant() {
         ("  protect: {units: ['[']}", "\"[\" is no pattern", ""),
         ("  protect: {unit: [a]}", "unknown key \"unit\"", "did you mean \"units\"?"),
         ("  protect: {labels: {a: ''}}", "protects nothing", ""),
+        ("  protect: {pod_labels: {a: '['}}", "\"[\" is no pattern", ""),
+        ("  protect: {namespace: [a]}", "unknown key \"namespace\"", "\"namespaces\"?"),
         ("  maintenance_windows: [{from: '1:00'}]", "needs a name", "add name"),
         ("  maintenance_windows: [{name: a, from: '25:00'}]", "no time of day", ""),
         ("  maintenance_windows: [{name: a, from: '24:01'}]", "no time of day", ""),

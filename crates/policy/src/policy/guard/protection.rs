@@ -7,7 +7,8 @@ use glob::Pattern;
 use promql_rules::Labels;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{EngineTarget, Supervisor, Target, Workload};
+use crate::model::{EngineTarget, Pod, Proof, Supervisor, Target, Workload};
+use crate::parse::container::is_of_pods;
 use crate::parse::process::system_units;
 
 /// A pattern with `*`, `?` and `[…]`.
@@ -57,15 +58,25 @@ pub struct Protected {
     /// Names and ids of containers.
     #[serde(default)]
     pub containers: Vec<Glob>,
+    /// Namespaces of pods.
+    #[serde(default)]
+    pub namespaces: Vec<Glob>,
+    /// Labels of pods.
+    #[serde(default)]
+    pub pod_labels: Vec<(Arc<str>, Glob)>,
     /// Labels of the alert that names the target.
     #[serde(default)]
     pub labels: Vec<(Arc<str>, Glob)>,
 }
 
+/// The namespace that is protected without a word.
+const KUBE_SYSTEM: &str = "kube-system";
+
 /// Labels by which alerts name what they are about.
 const PROCESS_LABELS: [&str; 2] = ["process", "comm"];
 const UNIT_LABELS: [&str; 1] = ["unit"];
 const CONTAINER_LABELS: [&str; 2] = ["container", "container_name"];
+const NAMESPACE_LABELS: [&str; 1] = ["namespace"];
 
 /// The traits of a target. `None`: unknown, so that it may match anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,9 +84,24 @@ struct Traits {
     processes: Option<Vec<String>>,
     units: Option<Vec<String>>,
     containers: Option<Vec<String>>,
+    /// Of its pods; empty: it is in none.
+    namespaces: Option<Vec<String>>,
+    pod_labels: Option<Vec<(Arc<str>, Arc<str>)>>,
 }
 
 impl Protected {
+    /// Where nothing is written: the namespace of Kubernetes itself.
+    pub fn usual() -> Self {
+        let namespaces = Glob::try_from(KUBE_SYSTEM.to_owned()).into_iter().collect();
+        Self { namespaces, ..Self::default() }
+    }
+
+    /// Whether namespaces are protected beyond those that are without a word. Without a control
+    /// group an engine may be in any, and most machines have none.
+    fn has_own_namespaces(&self) -> bool {
+        self.namespaces.iter().any(|glob| glob.0.as_str() != KUBE_SYSTEM)
+    }
+
     /// Whether a target must not be touched: it is protected, or it is unknown that it is not.
     pub fn protects(&self, target: &Target, labels: &Labels) -> bool {
         let traits = match target {
@@ -87,11 +113,23 @@ impl Protected {
         let by_label = self.labels.iter().any(|(name, glob)| {
             labels.iter().any(|(known, value)| known == name && glob.matches(value))
         });
+        let has_label = |known: &[(Arc<str>, Arc<str>)]| {
+            let mut own = self.pod_labels.iter();
+            own.any(|(key, glob)| known.iter().any(|(its, of)| its == key && glob.matches(of)))
+        };
         by_label
+            || (traits.namespaces.is_some() || self.has_own_namespaces() || !is_lost(target))
+                && may_match(&self.namespaces, traits.namespaces.as_deref())
+            || traits.pod_labels.as_deref().map_or(!self.pod_labels.is_empty(), has_label)
             || may_match(&self.processes, traits.processes.as_deref())
             || may_match(&self.units, traits.units.as_deref())
             || may_match(&self.containers, traits.containers.as_deref())
     }
+}
+
+/// Whether not even a control group is known of an engine.
+fn is_lost(target: &Target) -> bool {
+    matches!(target, Target::Engine(engine) if engine.cgroup.is_none())
 }
 
 fn may_match(globs: &[Glob], names: Option<&[String]>) -> bool {
@@ -116,22 +154,36 @@ impl Traits {
         // A container's name is not in its path: without a label it may be any.
         let named = !containers.is_empty();
         containers.extend(container.map(str::to_owned));
+        // Which pod a path is of, only the runtime knows.
+        let namespaces = labelled(&NAMESPACE_LABELS, labels);
+        let is_in_pod = is_of_pods(path);
         Self {
             processes: (!processes.is_empty()).then_some(processes),
             units: is_inside_one.then_some(all_units),
             containers: (is_inside_one && (container.is_none() || named)).then_some(containers),
+            namespaces: (!is_in_pod || is_inside_one && !namespaces.is_empty())
+                .then_some(namespaces),
+            pod_labels: (!is_in_pod).then(Vec::new),
         }
     }
 
     /// What has ended has no processes, and its name says what it is.
     fn of_held(held: &Workload) -> Self {
         let (name, id) = (held.name.to_string(), held.id.to_string());
+        let of_pod = held.name.split_once('/').map(|(namespace, _)| namespace.to_owned());
+        let is_in_pod = held.supervisor == Supervisor::Cri;
         let (units, containers) = match held.supervisor {
             Supervisor::Docker | Supervisor::DockerOfUser(_) => (Vec::new(), vec![name, id]),
             Supervisor::Systemd | Supervisor::SystemdOfUser(_) => (vec![name], Vec::new()),
             Supervisor::Cri => (Vec::new(), vec![name, id]),
         };
-        Self { processes: Some(Vec::new()), units: Some(units), containers: Some(containers) }
+        Self {
+            processes: Some(Vec::new()),
+            units: Some(units),
+            containers: Some(containers),
+            namespaces: if is_in_pod { of_pod.map(|one| vec![one]) } else { Some(Vec::new()) },
+            pod_labels: (!is_in_pod).then(Vec::new),
+        }
     }
 
     /// Which processes it has is known, and so is everything that they are in, unless their control
@@ -143,7 +195,7 @@ impl Traits {
         processes.extend(engine.comms.iter().map(|comm| comm.to_string()));
         processes.push(engine.name.to_string());
         let Some(path) = engine.cgroup.as_deref() else {
-            return Self { processes: Some(processes), ..Self::default() };
+            return Self { processes: Some(processes), ..Self::of_pod(engine, labels, true) };
         };
         let mut units = labelled(&UNIT_LABELS, labels);
         units.extend(system_units(path).map(str::to_owned));
@@ -154,7 +206,28 @@ impl Traits {
         let is_nameless = is_unconfirmed || engine.container.is_some() && containers.is_empty();
         containers.extend(engine.container.iter().map(|container| container.to_string()));
         let containers = (!is_nameless).then_some(containers);
-        Self { processes: Some(processes), units: Some(units), containers }
+        // A user's own groups hold no pod.
+        let may_be_in_pod = engine.proof == Proof::PodContainer
+            || engine.proof == Proof::Claimed && is_of_pods(path) && !is_of_user;
+        let of_pod = Self::of_pod(engine, labels, may_be_in_pod);
+        Self { processes: Some(processes), units: Some(units), containers, ..of_pod }
+    }
+
+    /// Of its pod alone. `may_be_in_one`: whether it may be in a pod that no runtime has confirmed.
+    fn of_pod(engine: &EngineTarget, labels: &Labels, may_be_in_one: bool) -> Self {
+        let mut namespaces = labelled(&NAMESPACE_LABELS, labels);
+        let known = engine.pod.as_deref();
+        namespaces.extend(known.map(|pod| pod.namespace.to_string()));
+        let is_known = known.is_some() || !may_be_in_one;
+        let pairs = |pod: &Pod| {
+            let labels = pod.labels.as_ref()?.iter();
+            Some(labels.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect())
+        };
+        Self {
+            namespaces: is_known.then_some(namespaces),
+            pod_labels: if is_known { known.map_or(Some(Vec::new()), pairs) } else { None },
+            ..Self::default()
+        }
     }
 }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use promql_rules::Labels;
 
-use crate::model::{EngineTarget, Target};
+use crate::model::{EngineTarget, Pod, Proof, Supervisor, Target};
 use crate::policy::guard::{Glob, Protected};
 
 fn globs(texts: &[&str]) -> Vec<Glob> {
@@ -124,4 +124,95 @@ fn an_engine_hides_behind_no_name_that_a_user_can_choose() {
     let by_name = Protected { containers: globs(&["prod-*"]), ..Protected::default() };
     assert!(protects(&by_name, format!("/system.slice/docker-{id}.scope"), Some(&id)));
     assert!(!protects(&by_name, format!("{user}/docker-{id}.scope"), Some(&id)));
+}
+
+const POD_GROUP: &str = "/kubepods.slice/kubepods-burstable.slice/\
+    kubepods-burstable-pod6f1c0ddc_6a0b_4c2d_8e4f_5061728394a5.slice/\
+    cri-containerd-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope";
+
+/// An engine in a pod of that namespace, with that label `app`.
+fn in_pod(namespace: &str, app: Option<&str>) -> EngineTarget {
+    let pod = Pod {
+        namespace: namespace.into(),
+        name: "vllm-0".into(),
+        uid: "6f1c0ddc-6a0b-4c2d-8e4f-5061728394a5".into(),
+        container: "engine".into(),
+        labels: app.map(|app| [("app".into(), app.into())].into()),
+    };
+    EngineTarget {
+        name: "vllm".into(),
+        cgroup: Some(POD_GROUP.into()),
+        container: Some("0123456789abcdef".repeat(4).into()),
+        container_name: Some("engine".into()),
+        proof: Proof::PodContainer,
+        pod: Some(Arc::new(pod)),
+        ..EngineTarget::default()
+    }
+}
+
+fn protects_engine(own: &Protected, engine: EngineTarget) -> bool {
+    own.protects(&Target::Engine(Box::new(engine)), &labels(&[]))
+}
+
+#[test]
+fn a_pod_is_protected_by_its_namespace_and_its_labels() {
+    let usual = Protected::usual();
+    assert!(protects_engine(&usual, in_pod("kube-system", None)));
+    assert!(!protects_engine(&usual, in_pod("llm", None)));
+    let prod = Protected { namespaces: globs(&["prod-*"]), ..Protected::default() };
+    assert!(protects_engine(&prod, in_pod("prod-1", None)));
+    assert!(!protects_engine(&prod, in_pod("test", None)));
+    let app = globs(&["db*"]).remove(0);
+    let by_label = Protected { pod_labels: vec![("app".into(), app)], ..Protected::default() };
+    assert!(protects_engine(&by_label, in_pod("llm", Some("db-1"))));
+    assert!(!protects_engine(&by_label, in_pod("llm", Some("llm"))));
+    assert!(protects_engine(&by_label, in_pod("llm", None)), "its labels are unknown");
+    // An alert that names the namespace is about a pod of it.
+    let engine = Target::Engine(Box::new(in_pod("llm", Some("llm"))));
+    assert!(usual.protects(&engine, &labels(&[("namespace", "kube-system")])));
+    let held = Target::held(Supervisor::Cri, "kube-system/dns-0/dns", "ab");
+    assert!(usual.protects(&held, &labels(&[])));
+    assert!(!usual.protects(&Target::held(Supervisor::Docker, "a/b", "ab"), &labels(&[])));
+}
+
+#[test]
+fn a_pod_that_no_runtime_confirms_may_be_in_any_namespace() {
+    let usual = Protected::usual();
+    let unproven = EngineTarget { pod: None, ..in_pod("llm", None) };
+    assert!(protects_engine(&usual, unproven.clone()), "the runtime does not name its pod");
+    let claimed = unproven.container.clone();
+    let claims = EngineTarget {
+        container: None,
+        claimed_container: claimed,
+        proof: Proof::Claimed,
+        ..unproven
+    };
+    assert!(protects_engine(&usual, claims.clone()));
+    assert!(!protects_engine(&Protected::default(), claims.clone()));
+    // A user's own groups hold no pod of a kubelet, whatever they are called.
+    let of_user: Arc<str> = format!("/user.slice/user-7.slice/user@7.service{POD_GROUP}").into();
+    let hidden = EngineTarget { cgroup: Some(of_user), ..claims.clone() };
+    assert!(!protects_engine(&usual, hidden));
+    let elsewhere: Arc<str> = "/system.slice/vllm.service".into();
+    let service =
+        EngineTarget { cgroup: Some(elsewhere), claimed_container: None, ..claims.clone() };
+    assert!(!protects_engine(&usual, service.clone()));
+    // Without a control group only what somebody has written counts in doubt.
+    let lost = EngineTarget { cgroup: None, ..service };
+    assert!(!protects_engine(&usual, lost.clone()));
+    let prod = Protected { namespaces: globs(&["prod"]), ..Protected::default() };
+    assert!(protects_engine(&prod, lost));
+}
+
+#[test]
+fn a_control_group_of_pods_is_protected_unless_its_namespace_is_known() {
+    let usual = Protected::usual();
+    for path in [POD_GROUP, "/kubepods.slice", "/kubepods/burstable"] {
+        assert!(protects(&usual, path, &[]), "{path}");
+    }
+    assert!(!protects(&usual, POD_GROUP, &[("namespace", "llm")]));
+    assert!(protects(&usual, "/kubepods.slice", &[("namespace", "llm")]), "it has others too");
+    for path in ["/", "/system.slice", "/system.slice/vllm.service", CONTAINER] {
+        assert!(!protects(&usual, path, &[]), "{path}");
+    }
 }
