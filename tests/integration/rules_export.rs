@@ -286,22 +286,68 @@ fn only_an_earlier_export_is_overwritten_unless_forced() {
 
 #[test]
 fn an_export_for_kubernetes_is_an_object_with_a_valid_name() {
-    let text = exported(&["--kubernetes", "--name", "gpu.alerts", "--namespace", "monitoring"]);
+    let text = exported(&[
+        "--kubernetes",
+        "--name",
+        "gpu.alerts",
+        "--namespace",
+        "monitoring",
+        "--object-label",
+        "release=stack",
+        "--object-label",
+        "umawarden.dev/of=",
+    ]);
     let object: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
     assert_eq!(object["apiVersion"], "monitoring.coreos.com/v1");
     assert_eq!(object["kind"], "PrometheusRule");
     assert_eq!(object["metadata"]["name"], "gpu.alerts");
     assert_eq!(object["metadata"]["namespace"], "monitoring");
+    let labels = serde_json::json!({"release": "stack", "umawarden.dev/of": ""});
+    assert_eq!(object["metadata"]["labels"], labels);
     let file: serde_json::Value = serde_saphyr::from_str(&exported(&[])).unwrap();
     assert_eq!(object["spec"]["groups"], file["groups"]);
     for wrong in [
         &["--kubernetes", "--name", "Upper"][..],
         &["--kubernetes", "--name", "a..b"],
         &["--kubernetes", "--namespace", "a.b"],
+        &["--kubernetes", "--object-label", "alone"],
+        &["--kubernetes", "--object-label", "a=b c"],
+        &["--kubernetes", "--object-label", "-a=b"],
+        &["--kubernetes", "--object-label", "A_/a=b"],
         &["--name", "alone"],
+        &["--object-label", "a=b"],
     ] {
         assert_eq!(export(wrong).status.code(), Some(2), "{wrong:?}");
     }
+}
+
+/// The groups of the object are a rule file of Prometheus, and the object is one of ours.
+#[test]
+fn promtool_and_the_program_read_an_export_for_kubernetes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("object.yaml");
+    let output = path.to_str().expect("UTF-8");
+    exported(&["--kubernetes", "--output", output]);
+    // An earlier export is overwritten, an object of others is not.
+    exported(&["--kubernetes", "--output", output, "--name", "again"]);
+    let object: serde_json::Value =
+        serde_saphyr::from_str(&fs::read_to_string(&path).expect("read")).unwrap();
+    assert_eq!(object["metadata"]["name"], "again");
+    let alerts = exported(&[]).matches("- alert: ").count();
+    fs::write(folder.path().join("spec.yaml"), object["spec"].to_string()).expect("written");
+    for promtool in promtools() {
+        let arguments = ["check", "rules", "spec.yaml"];
+        let (fine, printed) = run_promtool(&promtool, folder.path(), arguments);
+        assert!(fine && printed.contains(&format!("{alerts} rules found")), "{printed}");
+    }
+    // A node's own series have no label `instance`.
+    exported(&["--kubernetes", "--output", output, "--as-is", "rules/memory.yaml"]);
+    let mut check = Command::cargo_bin("umawarden").expect("the binary");
+    let checked = check.args(["rules", "check", output]).output().expect("it runs");
+    assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+    let others = "apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nspec: {groups: []}\n";
+    fs::write(&path, others).expect("written");
+    assert_eq!(export(&["--kubernetes", "--output", output]).status.code(), Some(2));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `umawarden rules export`.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +17,9 @@ use crate::cli::output::{self, errln};
 use crate::config::flags::LoadFlags;
 use crate::config::measure::duration_within;
 use crate::config::reader::{environment, find_rule_files, load_rules, load_settings, load_under};
-use crate::config::rules::{ExportOptions, is_export, prometheus_object, prometheus_rules};
+use crate::config::rules::{
+    ExportOptions, ObjectMetadata, is_export, prometheus_object, prometheus_rules,
+};
 use crate::config::settings::{RuleEntry, RuleSource, Settings};
 use crate::policy::rule::RuleSet;
 
@@ -80,6 +83,10 @@ pub struct ExportArguments {
     /// The namespace of that object [default: the one that kubectl uses].
     #[arg(long, value_name = "NAMESPACE", value_parser = namespace, requires = "kubernetes")]
     pub namespace: Option<String>,
+
+    /// A label of that object, by which a Prometheus selects it; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = object_label, requires = "kubernetes")]
+    pub object_label: Vec<(String, String)>,
 }
 
 const EXPORT_HELP: &str = "\
@@ -96,6 +103,7 @@ rules, with their expressions unchanged.
   umawarden rules export --config.file /etc/umawarden/umawarden.yaml
   umawarden rules export my-rules/ --by instance,cluster --scrape-interval 5s
   umawarden rules export --kubernetes --namespace monitoring | kubectl apply -f -
+  umawarden rules export --kubernetes --object-label release=kube-prometheus-stack
 
 With --config.file severity, `for` and `keep_firing_for` are those that `umawarden rules print`
 shows, and a comment says where they are overridden.
@@ -133,6 +141,28 @@ fn namespace(text: &str) -> Result<String, String> {
          both ends"
             .to_owned()
     })
+}
+
+/// A label of an object: a name, with a DNS subdomain and a slash before it or not, and its value.
+/// <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/>
+fn object_label(text: &str) -> Result<(String, String), String> {
+    let is_word = |text: &str| {
+        let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let is_edge = |c: char| c.is_ascii_alphanumeric();
+        text.len() <= 63
+            && text.chars().all(is_inner)
+            && text.starts_with(is_edge)
+            && text.ends_with(is_edge)
+    };
+    let wrong = "not a label: write KEY=VALUE, each of at most 63 letters, digits, -, _ and ., \
+                 with a letter or digit at both ends; KEY may have a domain and / in front";
+    let (key, value) = text.split_once('=').ok_or(wrong)?;
+    let (domain, name) =
+        key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
+    let is_fine = is_word(name)
+        && (value.is_empty() || is_word(value))
+        && domain.is_none_or(|domain| object_name(domain).is_ok());
+    is_fine.then(|| (key.to_owned(), value.to_owned())).ok_or_else(|| wrong.to_owned())
 }
 
 fn is_dns_label(text: &str) -> bool {
@@ -205,9 +235,13 @@ pub(super) fn execute(arguments: &ExportArguments) -> anyhow::Result<Exit> {
             runbook_url,
         },
     };
-    let namespace = arguments.namespace.as_deref();
+    let metadata = ObjectMetadata {
+        name: arguments.name.clone(),
+        namespace: arguments.namespace.clone(),
+        labels: BTreeMap::from_iter(arguments.object_label.iter().cloned()),
+    };
     let text = match arguments.kubernetes {
-        true => prometheus_object(&rules, &options, &arguments.name, namespace),
+        true => prometheus_object(&rules, &options, &metadata),
         false => prometheus_rules(&rules, &options),
     };
     match &arguments.output {

@@ -1,5 +1,6 @@
 //! Rules as Prometheus reads them: alerts without what only this program does.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -217,21 +218,36 @@ pub(super) fn quoted(text: &str) -> String {
     out
 }
 
-/// The same as the object of the Prometheus operator that holds such a file. A namespace is left to
-/// whoever applies it where none is given.
+/// What identifies an object of Kubernetes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectMetadata {
+    /// Its name.
+    pub name: String,
+    /// Its namespace; `None`: that of whoever applies it.
+    pub namespace: Option<String>,
+    /// Its labels, by which a Prometheus selects it.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// The same as the object of the Prometheus operator that holds such a file.
 pub fn prometheus_object(
     rules: &RuleSet,
     options: &ExportOptions,
-    name: &str,
-    namespace: Option<&str>,
+    metadata: &ObjectMetadata,
 ) -> String {
     let file = prometheus_rules(rules, options);
     let (header, groups) = file.split_at(file.find("\ngroups:").map_or(file.len(), |at| at + 1));
     let mut out = header.to_owned();
     push(&mut out, format_args!("apiVersion: {API_VERSION}\nkind: {KIND}\nmetadata:\n"));
-    push(&mut out, format_args!("  name: {}\n", quoted(name)));
-    if let Some(namespace) = namespace {
+    push(&mut out, format_args!("  name: {}\n", quoted(&metadata.name)));
+    if let Some(namespace) = &metadata.namespace {
         push(&mut out, format_args!("  namespace: {}\n", quoted(namespace)));
+    }
+    if !metadata.labels.is_empty() {
+        out.push_str("  labels:\n");
+    }
+    for (key, value) in &metadata.labels {
+        push(&mut out, format_args!("    {}: {}\n", quoted(key), quoted(value)));
     }
     out.push_str("spec:\n");
     // A text of several lines is a block, whose lines may all stand further right.

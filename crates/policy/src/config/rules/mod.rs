@@ -40,7 +40,9 @@ mod write;
 
 use self::examine::value;
 pub use self::examine::{Examined, examine};
-pub use self::export::{ExportOptions, is_export, prometheus_object, prometheus_rules};
+pub use self::export::{
+    ExportOptions, ObjectMetadata, is_export, prometheus_object, prometheus_rules,
+};
 pub use self::places::places;
 pub(super) use self::rails::read as read_rails;
 pub use self::write::{Comments, rails as written_rails, step_settings, write_head, write_rule};

@@ -58,7 +58,12 @@ fn an_exported_object_has_the_rules_of_the_exported_file() {
     // Prometheus has no scope, so that those of the cluster are no rules of a node any more.
     rules.groups.retain(|group| group.scope == RuleScope::Node);
     let options = ExportOptions::default();
-    let object = prometheus_object(&rules, &options, "umawarden", Some("monitoring"));
+    let metadata = ObjectMetadata {
+        name: "umawarden".to_owned(),
+        namespace: Some("monitoring".to_owned()),
+        labels: [("release".to_owned(), "stack: \"1\"".to_owned())].into(),
+    };
+    let object = prometheus_object(&rules, &options, &metadata);
     assert!(is_export(&object) && object.contains("  namespace: \"monitoring\"\n"), "{object}");
     let again = read(&object).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let file = read(&prometheus_rules(&rules, &options)).unwrap();
@@ -66,6 +71,6 @@ fn an_exported_object_has_the_rules_of_the_exported_file() {
     for (own, other) in again.groups.iter().zip(&file.groups) {
         assert_eq!((&own.name, &own.rules), (&other.name, &other.rules));
     }
-    let none = prometheus_object(&RuleSet::default(), &options, "empty", None);
+    let none = prometheus_object(&RuleSet::default(), &options, &ObjectMetadata::default());
     assert!(none.contains("\nspec:\n  groups: []\n") && !none.contains("namespace"), "{none}");
 }
