@@ -105,6 +105,7 @@ fn fault(example: &Example, folder: &Path) -> Option<String> {
             ("tokens.yml", &[["config", "check"].as_slice(), &tokens].concat())
         }
         "prometheus" => return prometheus_fault(&example.text, folder),
+        "helm" => return crate::chart::fault(&example.text),
         // gate.rs runs the init container with a daemon; the reference has tests below.
         "kubernetes" | "reference" => return None,
         other => return Some(format!("unknown kind {other:?}")),
@@ -146,7 +147,7 @@ fn every_example_of_the_documents_is_valid() {
     let faults: Vec<String> = faults.collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     let kinds: BTreeSet<&str> = examples.iter().map(|example| &*example.kind).collect();
-    let all = ["config", "rules", "remedy", "rules-test", "web", "tokens", "prometheus"];
+    let all = ["config", "rules", "remedy", "rules-test", "web", "tokens", "prometheus", "helm"];
     assert!(all.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
 }
 

@@ -6,6 +6,7 @@ mod actions;
 mod alerts;
 mod book;
 mod bus_peers;
+mod chart;
 mod closed_readers;
 mod cluster;
 mod commands;

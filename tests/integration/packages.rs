@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::daemon::binary;
 
 /// What both packages install.
-const FILES: [&str; 27] = [
+const FILES: [&str; 30] = [
     "/etc/umawarden/umawarden.yaml",
     "/usr/bin/umawarden",
     "/usr/lib/systemd/system/umawarden.service",
@@ -32,6 +32,9 @@ const FILES: [&str; 27] = [
     "/usr/share/umawarden/drop-ins/reboot.conf",
     "/usr/share/umawarden/drop-ins/rootless.conf",
     "/usr/share/umawarden/drop-ins/stop.conf",
+    "/usr/share/umawarden/kubernetes/base/kustomization.yaml",
+    "/usr/share/umawarden/kubernetes/chart/umawarden/Chart.yaml",
+    "/usr/share/umawarden/kubernetes/chart/umawarden/files/alerts-umawarden.yaml",
     "/usr/share/umawarden/rules/engines.yaml",
     "/usr/share/umawarden/rules/guard.yaml",
     "/usr/share/umawarden/rules/kernel.yaml",
