@@ -16,6 +16,7 @@ mod hogs;
 mod identity;
 mod installed;
 mod kill_nine;
+mod kubernetes;
 mod launch;
 mod leak;
 mod leased;
