@@ -103,11 +103,11 @@ fn only<'o>(objects: &'o [Value], kind: &str, name: &str) -> Option<&'o Value> {
     first
 }
 
-fn daemon_set(objects: &[Value]) -> &Value {
+pub fn daemon_set(objects: &[Value]) -> &Value {
     only(objects, "DaemonSet", "umawarden").unwrap()
 }
 
-fn container(objects: &[Value]) -> &Value {
+pub fn container(objects: &[Value]) -> &Value {
     &daemon_set(objects)["spec"]["template"]["spec"]["containers"][0]
 }
 
@@ -117,7 +117,7 @@ fn configuration(objects: &[Value]) -> &str {
     map["data"]["umawarden.yaml"].as_str().unwrap()
 }
 
-fn strings(list: &Value) -> Vec<&str> {
+pub fn strings(list: &Value) -> Vec<&str> {
     let list = list.as_array().map_or(&[][..], Vec::as_slice);
     list.iter().map(|one| one.as_str().unwrap()).collect()
 }
