@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -109,6 +111,27 @@ fn check_common(objects: &[Value], values: &Value) {
     );
 }
 
+/// A secret as the kubelet mounts it: links to the files of its present version.
+fn secret(folder: &Path, name: &str) -> PathBuf {
+    let mounted = folder.join(name);
+    let version = mounted.join("..2026_11_27");
+    fs::create_dir_all(&version).unwrap();
+    symlink("..2026_11_27", mounted.join("..data")).unwrap();
+    let pem = |name: &str| fs::read_to_string(crate::access::fixture(name)).unwrap();
+    let web = "tls_server_config: {cert_file: server.pem, key_file: server.key}\n";
+    for (name, text) in [
+        ("web.yml", web.to_owned()),
+        ("tokens.yml", "[]\n".to_owned()),
+        ("server.pem", pem("server.pem")),
+        ("server.key", pem("server.key")),
+    ] {
+        fs::write(version.join(name), text).unwrap();
+        fs::set_permissions(version.join(name), PermissionsExt::from_mode(0o400)).unwrap();
+        symlink(Path::new("..data").join(name), mounted.join(name)).unwrap();
+    }
+    mounted
+}
+
 /// Whether the program knows all that the chart writes for that key.
 fn is_known(key: &str) -> bool {
     let reference = read("packaging/umawarden.yaml");
@@ -144,10 +167,12 @@ fn check_configuration(objects: &[Value], values: &Value) {
             settings.as_object_mut().unwrap().remove(key);
         }
     }
-    // Secrets are files that a cluster has and this machine has not.
-    if let Some(web) = settings["web"].as_object_mut() {
-        web.remove("config_file");
-        web.remove("tokens_file");
+    for (key, volume, name) in
+        [("config_file", "web", "web.yml"), ("tokens_file", "tokens", "tokens.yml")]
+    {
+        if let Some(named) = settings.pointer_mut(&format!("/web/{key}")) {
+            *named = secret(folder.path(), volume).join(name).to_str().unwrap().into();
+        }
     }
     let file = folder.path().join("umawarden.yaml");
     fs::write(&file, settings.to_string()).unwrap();
@@ -193,6 +218,24 @@ fn an_old_kubernetes_gets_the_apparmor_profile_as_an_annotation() {
     let Some(old) = profile("1.29.9") else { return };
     assert_eq!(old, (true, false));
     assert_eq!(profile("1.30.0"), Some((false, true)));
+}
+
+/// The kubelet has neither password nor certificate for what a secret may demand.
+#[test]
+fn the_kubelet_probes_the_port_alone_where_a_secret_may_demand_users() {
+    let liveness = |web: Value| {
+        let objects = objects(&json!({"web": web}), VERSIONS[1])?;
+        Some(container(&objects)["livenessProbe"].clone())
+    };
+    let Some(usual) = liveness(json!({})) else { return };
+    assert_eq!(usual["httpGet"]["path"], "/-/healthy");
+    let secret = liveness(json!({"configSecret": "web"})).unwrap();
+    assert_eq!(
+        (&secret["tcpSocket"]["port"], &secret["httpGet"]),
+        (&json!("metrics"), &Value::Null)
+    );
+    let chosen = json!({"configSecret": "web", "scheme": "https", "probe": "http"});
+    assert_eq!(liveness(chosen).unwrap()["httpGet"]["scheme"], "HTTPS");
 }
 
 #[test]
