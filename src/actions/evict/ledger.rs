@@ -55,6 +55,8 @@ struct Chunk {
     read_at: u64,
     /// Evicted, and not refaulted since.
     out: u64,
+    /// All that was read of it, also what has left memory since; more than once where it came back.
+    ever_read: u64,
 }
 
 impl Chunk {
@@ -207,6 +209,13 @@ impl Ledger {
         self.read_of(id) >= length - length / MAY_BE_UNREAD_PART
     }
 
+    /// Whether almost all of a chunk has been read, at whatever times: readers that share a file are
+    /// apart from one another.
+    pub(super) fn was_mostly_read(&self, id: ChunkId) -> bool {
+        let length = self.length_of(id);
+        self.chunk(id).is_some_and(|chunk| chunk.ever_read >= length - length / MAY_BE_UNREAD_PART)
+    }
+
     /// Whether something of a chunk has been read at any time.
     pub(super) fn has_begun(&self, id: ChunkId) -> bool {
         self.chunk(id).is_some_and(|chunk| chunk.read_at > 0)
@@ -222,10 +231,12 @@ impl Ledger {
         self.chunk(id).is_some_and(|chunk| chunk.out > 0)
     }
 
-    /// Whether the readers have gone on by the whole distance since they were there.
-    pub(super) fn is_passed(&self, id: ChunkId) -> bool {
+    /// Whether the readers have gone on by the whole distance, and by `least` bytes, since they were
+    /// there.
+    pub(super) fn is_passed(&self, id: ChunkId, least: u64) -> bool {
+        let distance = self.keep.max(least);
         self.has_begun(id)
-            && self.chunk(id).is_some_and(|chunk| self.progress - chunk.read_at >= self.keep)
+            && self.chunk(id).is_some_and(|chunk| self.progress - chunk.read_at >= distance)
     }
 
     /// Whether something of a chunk is not in memory, and nothing of it was read or evicted, as far
@@ -258,6 +269,7 @@ impl Ledger {
         if more > 0 {
             let is_first = chunk.read_at == 0;
             chunk.read_at = progress + more;
+            chunk.ever_read += more;
             self.progress += more;
             if is_first && self.begun.len() < MOST_BEGUN {
                 self.begun.push(id);
@@ -293,6 +305,7 @@ impl Ledger {
             read: after.read.min(after.cached),
             read_at: progress,
             out: chunk.out + gone,
+            ..*chunk
         };
         self.evicted += gone;
         self.evicted_lately += gone;

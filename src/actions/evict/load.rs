@@ -12,7 +12,7 @@ use super::prefetch::Prefetcher;
 use super::process::{TrackError, TrackedProcess};
 use super::required::{allocatable, floor, may_stay, must_go};
 use super::shards::Succession;
-use super::uses::{FileUse, Reading};
+use super::uses::{FileUse, Reading, covered};
 use super::{EvictRequest, Mounts, Pulse};
 use crate::model::EngineTarget;
 use crate::sys::free_memory::FreeMemory;
@@ -370,18 +370,14 @@ impl Load {
         Sight::Pages(pages)
     }
 
-    /// The most of a chunk that one process has in its page tables.
+    /// The bytes of a chunk that any process has in its page tables: ranks share a file.
     fn present(&self, id: ChunkId) -> u64 {
         let Some(used) = self.uses.get(id.file) else { return 0 };
-        let present = used.addresses(id.chunk).filter_map(|(process, _, addresses)| {
+        let parts = used.addresses(id.chunk).filter_map(|(process, mapped, addresses)| {
             let runs = self.processes.get(process)?.present(addresses).ok()?;
-            Some((process, runs.iter().map(|run| run.end - run.start).sum::<u64>()))
+            Some(runs.into_iter().map(|run| mapped.part_at(&run)))
         });
-        let mut by_process = vec![0_u64; self.processes.len()];
-        for (process, bytes) in present {
-            by_process[process] += bytes;
-        }
-        by_process.into_iter().max().unwrap_or(0)
+        covered(parts.flatten().collect())
     }
 
     fn evict_due(&mut self, stops: &dyn Fn() -> bool, report: &mut dyn FnMut((u64, u64), u64)) {

@@ -94,6 +94,13 @@ impl Mapped {
     pub(super) fn link(&self) -> String {
         format!("map_files/{:x}-{:x}", self.addresses.start, self.addresses.end)
     }
+
+    /// The part of the file that is mapped at these addresses.
+    pub(super) fn part_at(&self, addresses: &Range<u64>) -> Range<u64> {
+        let at =
+            |address: u64| self.offset.saturating_add(address.saturating_sub(self.addresses.start));
+        at(addresses.start)..at(addresses.end)
+    }
 }
 
 /// A file that a process has open.

@@ -78,6 +78,12 @@ impl FileUse {
         !self.mapped.is_empty() || !self.opened.is_empty()
     }
 
+    /// Whether several processes map it: ranks, each of which may read a part.
+    pub(super) fn is_shared(&self) -> bool {
+        let mut readers = self.mapped.iter().map(|(process, _)| process);
+        readers.next().is_some_and(|first| readers.any(|other| other != first))
+    }
+
     /// Whether only the order of shards says that it has been read.
     pub(super) fn is_presumed_read(&self) -> bool {
         self.is_before_first && !self.was_used
@@ -123,6 +129,17 @@ impl FileUse {
             Some((*process, mapped, addresses_of(mapped, &wanted)?))
         })
     }
+}
+
+/// The number of bytes in any of these parts.
+pub(super) fn covered(mut parts: Vec<Range<u64>>) -> u64 {
+    parts.sort_unstable_by_key(|part| part.start);
+    let (mut bytes, mut end) = (0, 0);
+    for part in parts {
+        bytes += part.end.saturating_sub(part.start.max(end));
+        end = end.max(part.end);
+    }
+    bytes
 }
 
 /// Where a part of a file is mapped, if it is.
@@ -189,7 +206,27 @@ mod tests {
         assert_eq!(earlier.read_of(3, 7), 7);
     }
 
+    #[test]
+    fn a_file_is_shared_where_several_processes_map_it() {
+        let of = |processes: &[usize]| {
+            let mapped = processes.iter().map(|process| (*process, mapped(4096, 4096, 0)));
+            FileUse { mapped: mapped.collect(), ..FileUse::default() }.is_shared()
+        };
+        assert!(of(&[0, 0, 2]));
+        assert!(!of(&[1, 1]) && !of(&[]));
+    }
+
     proptest! {
+        #[test]
+        fn bytes_in_several_parts_count_once(
+            parts in prop::collection::vec((0_u64..64, 0_u64..64), 0..8),
+        ) {
+            let parts: Vec<Range<u64>> = parts.iter().map(|(at, long)| *at..at + long).collect();
+            let is_in = |byte: &u64| parts.iter().any(|part| part.contains(byte));
+            let expected = (0..128).filter(is_in).count() as u64;
+            prop_assert_eq!(covered(parts), expected);
+        }
+
         #[test]
         fn addresses_of_a_chunk_are_inside_the_mapping(
             from in 1_u64..1 << 40, length in 1_u64..1 << 30, offset_in in 0_u64..1 << 34,
@@ -204,6 +241,7 @@ mod tests {
                     let begin = offset_in + (found.start - from);
                     let end = offset_in + (found.end - from);
                     prop_assert!(wanted.start <= begin && end <= wanted.end);
+                    prop_assert_eq!(mapping.part_at(&found), begin..end);
                 }
                 None => prop_assert!(
                     offset_in >= wanted.end || offset_in + length <= wanted.start

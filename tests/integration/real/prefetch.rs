@@ -77,6 +77,39 @@ fn nothing_is_read_ahead_of_an_engine_that_reads_backward_faster_than_rounds_fol
     assert_eq!(cached(&second, 0, SHARD), 0);
 }
 
+/// Two ranks use their halves of tensors of 32 MiB, the second one a little later.
+fn share(ranks: &mut [Reader; 2], to: u64) {
+    for begin in (0..to).step_by(32) {
+        for (rank, half) in ranks.iter_mut().zip([begin, begin + 16]) {
+            rank.does(&format!("touch {half} {}", half + 16));
+            sleep(Duration::from_millis(25));
+        }
+    }
+}
+
+#[test]
+fn the_next_shard_of_ranks_that_each_read_half_of_each_tensor_is_read_ahead_and_used() {
+    if !enabled() {
+        return;
+    }
+    const OF_RANKS: u64 = 896;
+    let Some(mut bench) = Bench::new() else { return };
+    bench.floor_bytes = 0;
+    let shard = |number| format!("model-0000{number}-of-00002.safetensors");
+    let [first, second] = [1, 2].map(|number| bench.file(&shard(number), OF_RANKS));
+    fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
+    let mut ranks = [Reader::start(), Reader::start()];
+    ranks.iter_mut().for_each(|rank| rank.maps(&first));
+    bench.evict(ranks.iter().map(Reader::id).collect()).unwrap();
+    share(&mut ranks, OF_RANKS);
+    until("a second shard that is read ahead", || cached(&second, 0, OF_RANKS) >= 256);
+    ranks.iter_mut().for_each(|rank| rank.does("unmap"));
+    ranks.iter_mut().for_each(|rank| rank.maps(&second));
+    share(&mut ranks, OF_RANKS);
+    let note = bench.ready();
+    assert!(note.contains(" read ahead, 0 B of it not used"), "{note}");
+}
+
 #[test]
 fn what_was_read_ahead_of_a_killed_engine_leaves_memory() {
     let Some((mut bench, [first, second])) = prepared() else { return };

@@ -70,13 +70,17 @@ impl Load {
             return;
         }
         self.take_read();
-        self.prefetcher.plan.begins(begun, &found, &self.ledger);
+        let uses = &self.uses;
+        let is_shared = |file: usize| uses.get(file).is_some_and(FileUse::is_shared);
+        self.prefetcher.plan.begins(begun, &found, &self.ledger, is_shared);
         if self.rounds.is_multiple_of(SAMPLE_EVERY) {
             for id in self.prefetcher.plan.chunks().collect::<Vec<_>>() {
                 self.sample(id);
             }
         }
-        self.prefetcher.plan.settle(&self.ledger);
+        let uses = &self.uses;
+        let is_shared = |file: usize| uses.get(file).is_some_and(FileUse::is_shared);
+        self.prefetcher.plan.settle(&self.ledger, is_shared);
         let spare_bytes = self.spare_bytes();
         let excess = self.prefetcher.plan.excess(spare_bytes, &self.ledger);
         self.give_back(excess);

@@ -7,6 +7,10 @@ use crate::actions::evict::ledger::ChunkId;
 /// Of the newest steps, this part at least must be alike: 7 of 8.
 const ALIKE: (u32, u32) = (7, 8);
 
+/// Ranks that share a file are at most so many chunks apart: each takes its slice of a tensor, and
+/// half of the largest one of most models has less than 512 MiB.
+pub(super) const APART: usize = 32;
+
 /// The newest of many yes-or-no facts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Facts {
@@ -28,9 +32,20 @@ impl Facts {
     }
 }
 
+/// What several readers have read of a file.
+#[derive(Clone, Copy, Debug)]
+struct Shared {
+    /// The farthest chunk in which any of them has begun.
+    front: usize,
+    /// The first chunk of which is not known whether all of it was read.
+    unjudged: usize,
+}
+
 /// The steps from chunk to chunk within a file: the newest 32.
 #[derive(Debug, Default)]
 pub(super) struct Order {
+    /// Files that several processes read, each its part.
+    shared: BTreeMap<usize, Shared>,
     /// The last chunk of each file in which reading has begun by the round before.
     last: BTreeMap<usize, usize>,
     /// To the next chunk.
@@ -57,6 +72,35 @@ impl Order {
             self.forward.push(is_forward);
             self.covering.push(is_whole(ChunkId { file, chunk: *chunk }));
         }
+    }
+
+    /// The same of a file that several processes read, each its part: their chunks are in no order,
+    /// but near one another, and all of them together are read as a whole. Returns the farthest
+    /// chunk if it is a new one. `was_whole`: whether all readers together have read a chunk.
+    pub(super) fn begins_shared(
+        &mut self,
+        file: usize,
+        chunks: &[usize],
+        was_whole: impl Fn(ChunkId) -> bool,
+    ) -> Option<usize> {
+        let (first, newest) = (*chunks.first()?, *chunks.last()?);
+        let Some(known) = self.shared.get_mut(&file) else {
+            self.shared.insert(file, Shared { front: newest, unjudged: first });
+            return Some(newest);
+        };
+        for chunk in chunks {
+            self.forward.push(chunk.abs_diff(known.front) <= APART);
+        }
+        if newest <= known.front {
+            return None;
+        }
+        known.front = newest;
+        let judged = newest.saturating_sub(APART);
+        for chunk in known.unjudged..judged {
+            self.covering.push(was_whole(ChunkId { file, chunk }));
+        }
+        known.unjudged = known.unjudged.max(judged);
+        Some(newest)
     }
 
     /// Reading has begun in so many chunks that were not the next ones.
@@ -105,6 +149,35 @@ mod tests {
         assert!(order.is_forward(8), "one of nine");
         order.leaps(1);
         assert!(!order.is_forward(8));
+    }
+
+    /// After two ranks that take their halves of tensors of so many chunks, at the same time.
+    fn after_ranks(tensor: usize, chunks: usize, is_whole: bool) -> Order {
+        let mut order = Order::default();
+        for tensor_begin in (0..chunks).step_by(tensor) {
+            for chunk in tensor_begin..tensor_begin + tensor / 2 {
+                order.begins_shared(0, &[chunk, chunk + tensor / 2], |_| is_whole);
+            }
+        }
+        order
+    }
+
+    #[test]
+    fn ranks_that_read_their_halves_of_each_tensor_are_forward_together() {
+        assert!(after_ranks(4, 48, true).is_forward(8));
+        assert!(!after_ranks(4, 36, true).is_forward(8), "too little is known to be whole");
+        assert!(!after_ranks(4, 48, false).is_forward(1), "a rank of another node has the rest");
+        assert!(!after_ranks(128, 256, true).is_forward(8), "too far from one another");
+    }
+
+    #[test]
+    fn readers_of_a_shared_file_have_one_front() {
+        let mut order = Order::default();
+        assert_eq!(order.begins_shared(0, &[4], |_| true), Some(4));
+        assert_eq!(order.begins_shared(0, &[2, 3], |_| true), None);
+        assert_eq!(order.begins_shared(1, &[0], |_| true), Some(0));
+        assert_eq!(order.begins_shared(0, &[1, 7], |_| true), Some(7));
+        assert_eq!(order.begins_shared(0, &[], |_| true), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::order::Order;
+use super::order::{APART, Order};
 use crate::actions::evict::ledger::{CHUNK_BYTES, ChunkId, Ledger};
 use crate::model::Prefetch;
 
@@ -94,15 +94,30 @@ impl Plan {
     }
 
     /// The engine has begun to read in these chunks since the round before; in those of `apart`
-    /// where that was not expected.
-    pub(super) fn begins(&mut self, mut ids: Vec<ChunkId>, apart: &[ChunkId], ledger: &Ledger) {
-        self.order.leaps(apart.len());
+    /// where that was not expected. `is_shared`: whether several processes read a file.
+    pub(super) fn begins(
+        &mut self,
+        mut ids: Vec<ChunkId>,
+        apart: &[ChunkId],
+        ledger: &Ledger,
+        is_shared: impl Fn(usize) -> bool,
+    ) {
+        let (of_ranks, leaps): (Vec<ChunkId>, Vec<ChunkId>) =
+            apart.iter().partition(|id| is_shared(id.file));
+        self.order.leaps(leaps.len());
+        ids.extend(of_ranks);
         ids.sort_unstable();
         for of_file in ids.chunk_by(|one, other| one.file == other.file) {
             let Some(newest) = of_file.last().copied() else { continue };
             let chunks: Vec<usize> = of_file.iter().map(|id| id.chunk).collect();
-            self.order.begins(newest.file, &chunks, |id| ledger.is_mostly_read(id));
-            self.goes_to(newest);
+            if is_shared(newest.file) {
+                let was_whole = |id| ledger.was_mostly_read(id);
+                let front = self.order.begins_shared(newest.file, &chunks, was_whole);
+                front.into_iter().for_each(|chunk| self.goes_to(ChunkId { chunk, ..newest }));
+            } else {
+                self.order.begins(newest.file, &chunks, |id| ledger.is_mostly_read(id));
+                self.goes_to(newest);
+            }
         }
     }
 
@@ -132,13 +147,15 @@ impl Plan {
         self.ahead.iter().map(|ahead| ahead.id)
     }
 
-    /// Strikes off the chunks that were used, and those that never will be.
-    pub(super) fn settle(&mut self, ledger: &Ledger) {
+    /// Strikes off the chunks that were used, and those that never will be. `is_shared`: whether
+    /// several processes read a file; the last of them may be far behind the first.
+    pub(super) fn settle(&mut self, ledger: &Ledger, is_shared: impl Fn(usize) -> bool) {
         let mut unused = 0;
         self.ahead.retain(|Ahead { id, bytes }| {
             let is_used = ledger.is_mostly_read(*id) || ledger.is_evicted(*id);
             let is_gone = !ledger.has_begun(*id) && ledger.cached_of(*id) < bytes / 2;
-            let is_unused = !is_used && (is_gone || ledger.is_passed(*id));
+            let least = if is_shared(id.file) { APART as u64 * CHUNK_BYTES } else { 0 };
+            let is_unused = !is_used && (is_gone || ledger.is_passed(*id, least));
             if is_unused {
                 unused += bytes.saturating_sub(ledger.read_of(*id));
             }
@@ -293,9 +310,9 @@ mod tests {
         fn reads(&mut self, file: usize, chunks: impl IntoIterator<Item = usize>) {
             for chunk in chunks {
                 self.ledger.observe(id(file, chunk), FULL);
-                self.plan.begins(self.ledger.take_begun(), &[], &self.ledger);
+                self.plan.begins(self.ledger.take_begun(), &[], &self.ledger, |_| false);
             }
-            self.plan.settle(&self.ledger);
+            self.plan.settle(&self.ledger, |_| false);
         }
 
         /// What is wanted next; the reader reads all of it at once.
@@ -340,7 +357,7 @@ mod tests {
             let half = ChunkSample { read: CHUNK_BYTES / 2, ..UNREAD };
             sliced.ledger.observe(id(0, chunk), half);
             sliced.reads(0, []);
-            sliced.plan.begins(sliced.ledger.take_begun(), &[], &sliced.ledger);
+            sliced.plan.begins(sliced.ledger.take_begun(), &[], &sliced.ledger, |_| false);
         }
         assert_eq!(sliced.wants(MUCH), []);
         let mut backward = World::new(Prefetch::On, 1);
@@ -356,6 +373,50 @@ mod tests {
         let mut on = World::new(Prefetch::On, 1);
         on.reads(0, 0..2);
         assert_eq!(on.wants(MUCH)[0], id(0, 3));
+    }
+
+    /// Two ranks read their halves of each piece; the second one is so many pieces behind.
+    fn ranks(behind: usize, pieces: usize, both: bool) -> World {
+        let mut world = World::new(Prefetch::Auto, 5);
+        let half = |read| ChunkSample { read, ..UNREAD };
+        for piece in 0..pieces + behind {
+            let file = |piece: usize| id(piece / 40, piece % 40);
+            if piece < pieces {
+                world.ledger.observe(file(piece), half(CHUNK_BYTES / 2));
+            }
+            if let Some(second) = piece.checked_sub(behind).filter(|_| both) {
+                world.ledger.observe(file(second), half(CHUNK_BYTES));
+            }
+            let begun = world.ledger.take_begun();
+            let (expected, apart) = begun.split_at(begun.len() / 2);
+            world.plan.begins(expected.to_vec(), apart, &world.ledger, |_| true);
+            world.plan.settle(&world.ledger, |_| true);
+        }
+        world
+    }
+
+    #[test]
+    fn ranks_that_share_files_are_read_ahead_of_if_all_of_it_is_read_by_some() {
+        let wanted = ranks(6, 79, true).wants(MUCH);
+        assert_eq!((wanted[0], wanted.len()), (id(2, 0), 40));
+        assert_eq!(ranks(0, 39, true).wants(MUCH), [], "seven pieces are known to be whole");
+        assert_eq!(ranks(0, 80, false).wants(MUCH), [], "another node reads the other half");
+    }
+
+    #[test]
+    fn what_the_last_of_the_ranks_may_still_read_counts_as_unused_only_far_behind() {
+        let mut world = ranks(0, 75, true);
+        assert_eq!(world.wants(MUCH).len(), 43);
+        let mut half_of = |pieces: std::ops::Range<usize>| {
+            for piece in pieces {
+                let half = ChunkSample { read: CHUNK_BYTES / 2, ..UNREAD };
+                world.ledger.observe(id(piece / 40, piece % 40), half);
+                world.plan.settle(&world.ledger, |_| true);
+            }
+            world.unused_chunks()
+        };
+        assert_eq!(half_of(77..120), 0);
+        assert!(half_of(120..200) > 0);
     }
 
     #[test]
@@ -388,7 +449,7 @@ mod tests {
         world.reads(0, 0..9);
         assert_eq!(world.wants(8 * 20 * CHUNK_BYTES).len(), 20);
         world.ledger.observe(id(0, 20), ChunkSample::default());
-        world.plan.settle(&world.ledger);
+        world.plan.settle(&world.ledger, |_| false);
         assert_eq!(world.unused_chunks(), 1);
         world.ledger.observe(id(0, 10), ChunkSample { read: CHUNK_BYTES / 4, ..UNREAD });
         world.reads(0, [11, 12]);
