@@ -17,3 +17,4 @@ pub mod prometheus_answer;
 pub mod ray;
 pub mod utmp;
 pub mod weight_files;
+pub mod weight_index;

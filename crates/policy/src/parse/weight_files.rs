@@ -7,7 +7,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use super::weight_index;
 
 /// No index that is worth reading is longer: one of 1 trillion parameters has 20 MiB.
 pub const MOST_INDEX_BYTES: u64 = 64 << 20;
@@ -149,12 +149,9 @@ fn listed<'f>(
     text: &str,
     notes: &mut Vec<String>,
 ) -> Result<Vec<&'f FoundFile>, String> {
-    let value: Value = serde_json::from_str(text).map_err(|error| format!("{index}: {error}"))?;
-    let map = value.get("weight_map").and_then(Value::as_object);
-    let map = map.filter(|map| !map.is_empty());
-    let map = map.ok_or_else(|| format!("{index}: it has no weight_map"))?;
-    let names: Option<BTreeSet<&str>> = map.values().map(Value::as_str).collect();
-    let names = names.ok_or_else(|| format!("{index}: its weight_map has no names of files"))?;
+    let named =
+        weight_index::files(text.as_bytes()).map_err(|error| format!("{index}: {error}"))?;
+    let names: BTreeSet<&str> = named.iter().map(String::as_str).collect();
     let have: BTreeSet<&str> = files.iter().map(|file| &*file.name).collect();
     let missing: Vec<&str> = names.difference(&have).copied().collect();
     if !missing.is_empty() {
