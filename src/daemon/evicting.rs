@@ -6,7 +6,8 @@ use super::clock;
 use crate::actions::{EmptyingTally, Evictor, Mounts};
 use crate::config::settings::Settings;
 use crate::model::{
-    Action, DecisionId, DecisionRecord, EnginePhase, EngineTarget, Mode, Reading, SeriesKey,
+    Action, DecisionId, DecisionRecord, EnginePhase, EngineTarget, Mode, Observation, Reading,
+    SeriesKey,
 };
 use crate::policy::Policy;
 use crate::policy::status::EngineStatus;
@@ -96,6 +97,12 @@ impl Evicting {
     /// Bytes behind the readers that are evicted once memory is short.
     pub(super) fn evictable_bytes(&self) -> u64 {
         self.evictor.evictable_bytes()
+    }
+
+    /// How engines have read whose evictions have ended since the last call.
+    pub(super) fn readings(&self) -> impl Iterator<Item = Observation> {
+        let readings = self.evictor.take_readings().into_iter();
+        readings.map(|tracked| Observation::LoadReading(Box::new(tracked)))
     }
 
     /// News for the log since the last call.

@@ -419,6 +419,7 @@ impl Daemon {
         let began = clock::uptime();
         let mut step = self.policy.step(now, &self.seen);
         self.engines.set_loading(self.policy.is_any_engine_on_its_way());
+        self.seen.extend(self.evicting.readings());
         if self.policy.needs_engine_sample(now.uptime) {
             self.engines.scan_now();
             self.holders.scan_now();

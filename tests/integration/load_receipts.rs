@@ -47,6 +47,7 @@ pub fn load(engine: &str, seconds: i64, took: u64, arguments: &str, kernel: &str
         evicted_bytes: None,
         prefetched_bytes: None,
         prefetch_unused_bytes: None,
+        reading: None,
         why_unknown: None,
     };
     event(engine, 4711, receipt)
@@ -77,6 +78,7 @@ fn unknown(engine: &str, seconds: i64) -> Event {
         evicted_bytes: None,
         prefetched_bytes: None,
         prefetch_unused_bytes: None,
+        reading: None,
         why_unknown: Some(WhyUnknown::OtherEngines),
     };
     event(engine, 815, receipt)

@@ -99,6 +99,11 @@ impl ModelFile {
         })
     }
 
+    /// The root below which its path leads to it.
+    pub(super) fn root(&self) -> Option<&Arc<OwnedFd>> {
+        self.slot.root()
+    }
+
     fn with<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
         act(self.handle()?.as_fd())
     }
@@ -151,7 +156,7 @@ pub(super) fn is_of_this_file_alone(error: &io::Error) -> bool {
 
 /// Opens a file for reading, if it is a regular file on a disk. It never waits for the holder of a
 /// lease on it (fcntl(2), F_SETLEASE): that is `WouldBlock`.
-fn open_named(named: &OwnedFd) -> io::Result<(OwnedFd, Stat)> {
+pub(super) fn open_named(named: &OwnedFd) -> io::Result<(OwnedFd, Stat)> {
     let is_regular = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let stat = fstat(named)?;
     if !is_regular(&stat) {
@@ -165,7 +170,7 @@ fn open_named(named: &OwnedFd) -> io::Result<(OwnedFd, Stat)> {
 }
 
 /// Names a file below a root, and does not open it. Links lead nowhere out of the root.
-fn name_below(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
+pub(super) fn name_below(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     open_within(root, path, OFlags::PATH, resolve)
 }

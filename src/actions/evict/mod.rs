@@ -13,6 +13,7 @@
 
 mod discover;
 mod files;
+mod index;
 mod ledger;
 mod limits;
 mod load;
@@ -36,15 +37,14 @@ use std::time::Duration;
 
 use crate::model::{
     Action, DecisionId, DecisionRecord, EngineTarget, Prefetch, ProcessId, RuleId, Target,
-    bytes_text,
+    TrackedReading, bytes_text,
 };
-use shards::Steps;
 pub use unload::{Unloaded, unload};
 
 /// How long an act waits for the first pass over all files; the pass goes on afterwards.
 const FIRST_PASS_TAKES: Duration = Duration::from_secs(1);
 
-/// Limit of notes, and of effects, that wait to be taken.
+/// Limit of notes, of effects and of readings that wait to be taken.
 const MOST_UNTAKEN: usize = 64;
 
 /// Limit of loads at a time, including those that hang.
@@ -163,8 +163,8 @@ struct Shared {
     begun: AtomicU64,
     /// One for each thread, also for one that hangs.
     controls: Mutex<Vec<Arc<Control>>>,
-    /// In which order engines have read files whose names do not show it.
-    steps: Mutex<Steps>,
+    /// How engines have read their files, until it is taken.
+    readings: Mutex<VecDeque<TrackedReading>>,
     /// Notes for the journal, until they are taken.
     notes: Mutex<VecDeque<String>>,
     /// Effects of acts, until they are taken.
@@ -285,7 +285,7 @@ impl Evictor {
             unused_bytes: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             controls: Mutex::default(),
-            steps: Mutex::default(),
+            readings: Mutex::default(),
             notes: Mutex::default(),
             effects: Mutex::default(),
         };
@@ -452,6 +452,11 @@ impl Evictor {
             prefetched_bytes: self.shared.prefetched_bytes.load(Ordering::Relaxed),
             unused_bytes: self.shared.unused_bytes.load(Ordering::Relaxed),
         }
+    }
+
+    /// Takes how engines have read whose evictions have ended since. Never waits.
+    pub fn take_readings(&self) -> Vec<TrackedReading> {
+        lock(&self.shared.readings).drain(..).collect()
     }
 
     /// Takes the notes: how evictions have ended, and what rehearsals have found. Gives up loads

@@ -135,6 +135,14 @@ impl Slot {
         }
     }
 
+    /// The root below which it has a name.
+    pub(super) fn root(&self) -> Option<&Arc<OwnedFd>> {
+        match &self.way {
+            Way::Root(root) => Some(root),
+            Way::Pinned(_) => None,
+        }
+    }
+
     /// The file, which is opened again below its root where it was closed.
     pub(super) fn file(
         &self,

@@ -4,18 +4,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use super::files::MOST_FILES;
 use super::limits::Limits;
 use super::load::{Load, LoadState, Round};
 use super::prefetch::AheadTally;
-use super::shards::{Steps, Succession};
+use super::shards::Succession;
 use super::{Control, EvictRequest, LEASED, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
-use crate::model::{CacheKind, DecisionId, EngineTarget, bytes_text, duration_text};
+use crate::model::{
+    CacheKind, DecisionId, EngineTarget, LoadReading, TrackedReading, bytes_text, duration_text,
+};
 
 /// The time between two rounds while the engine reads fast.
 const SOONEST: Duration = Duration::from_millis(10);
@@ -116,7 +117,7 @@ impl Session {
                 NotEvicted::Failed(why)
             }
         })?;
-        load.succession = Succession::new(lock(&shared.steps).clone());
+        load.succession = Succession::new(&request.target.read_order);
         // It goes on all the same: what cannot be opened now may be later, and nothing is dropped
         // twice.
         let refused = load.refused().filter(|_| control.stop.get().is_none());
@@ -190,7 +191,7 @@ impl Session {
         let _ = self.control.stop.set(why);
         self.load.end_read_ahead(None);
         self.count_ahead(shared);
-        remember(&shared.steps, self.load.succession.take_steps());
+        self.report_reading(shared);
         let (evicted, refaulted) = self.load.tally();
         let words = format!(
             "evict_checkpoint of engine {} ended, since {why}: {} evicted, {} of it came back{}{}",
@@ -201,6 +202,19 @@ impl Session {
             limits(&self.load),
         );
         keep(&shared.notes, words);
+    }
+
+    /// Reports how the engine has read, for the receipt of its load.
+    fn report_reading(&mut self, shared: &Shared) {
+        let Some(server) = self.control.server() else { return };
+        let AheadTally { read_bytes, unused_bytes } = self.load.prefetcher.tally();
+        let reading = LoadReading {
+            order: self.load.succession.take_order(),
+            prefetched_bytes: read_bytes,
+            unused_bytes,
+        };
+        let engine = Arc::clone(&self.control.target.name);
+        keep(&shared.readings, TrackedReading { engine, server: *server, reading });
     }
 
     /// The effect so far, and what goes on.
@@ -218,15 +232,6 @@ impl Session {
             limits(&self.load),
         )
     }
-}
-
-/// Keeps the order of a load for later ones; where there are too many, only this one.
-fn remember(steps: &Mutex<Steps>, new: Steps) {
-    let mut steps = lock(steps);
-    if steps.len() + new.len() > MOST_FILES {
-        steps.clear();
-    }
-    steps.extend(new);
 }
 
 /// When the engine began to read, and its last progress, after a round that found `read_bytes`

@@ -8,11 +8,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::files::{MOST_FILES, ModelFile};
+use super::files::{Finding, MOST_FILES, ModelFile};
+use super::index::{Listing, listing_of};
+use crate::model::ReadOrder;
 
 /// So many steps from a shard to the one of the next number show that an engine goes by numbers: of
 /// 12 shards in another order, fewer than one in a hundred begin so.
 const TELLING_STEPS: u32 = 2;
+
+/// Folders of one engine in which an index is searched.
+const MOST_INDICES: usize = 8;
 
 /// A numbered shard, by the name of its file: `model-00002-of-00012.safetensors`,
 /// `consolidated.01.pth`.
@@ -56,31 +61,25 @@ pub(super) fn before_those_in_use(files: &[(&Path, bool)]) -> Vec<bool> {
     files.iter().map(|(path, _)| is_before(path).unwrap_or(false)).collect()
 }
 
-/// What shards are sorted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
-    Number,
-    Text,
+/// The shard behind one, by number and by text.
+fn shards_behind(of: Shard<'_>, files: &[ModelFile]) -> [Option<usize>; 2] {
+    let all = files.iter().enumerate().filter_map(|(id, file)| {
+        Shard::of(&file.path).filter(|shard| shard.set == of.set).map(|shard| (shard, id))
+    });
+    let by_number = all
+        .clone()
+        .filter(|(shard, _)| shard.number > of.number)
+        .min_by_key(|(shard, _)| shard.number);
+    let by_text = all.filter(|(shard, _)| shard.path > of.path).min_by_key(|(shard, _)| shard.path);
+    [by_number, by_text].map(|next| next.map(|(_, id)| id))
 }
 
-impl By {
-    /// The shard behind one.
-    fn next(self, of: Shard<'_>, files: &[ModelFile]) -> Option<usize> {
-        let all = files.iter().enumerate().filter_map(|(id, file)| {
-            Shard::of(&file.path).filter(|shard| shard.set == of.set).map(|shard| (shard, id))
-        });
-        let next = match self {
-            Self::Number => {
-                all.filter(|(shard, _)| shard.number > of.number).min_by_key(|(s, _)| s.number)
-            }
-            Self::Text => all.filter(|(shard, _)| shard.path > of.path).min_by_key(|(s, _)| s.path),
-        };
-        next.map(|(_, id)| id)
-    }
-}
+/// What files may be sorted by: numbers in their names, their names, and the index of the model.
+const ORDERS: usize = 3;
+const NUMBER: usize = 0;
 
 /// The file behind each file, as an engine has read them.
-pub(super) type Steps = BTreeMap<PathBuf, PathBuf>;
+type Steps = BTreeMap<PathBuf, PathBuf>;
 
 /// The order in which the files of a load are begun.
 #[derive(Debug, Default)]
@@ -92,17 +91,22 @@ pub(super) struct Succession {
     steps: Steps,
     /// Steps of earlier loads.
     earlier: Steps,
-    /// What the steps so far fit, where numbers and text differ.
-    by: Option<By>,
+    /// Orders of files without a number, by the index of their model.
+    listings: Vec<Listing>,
+    /// Folders in which an index was searched.
+    searched: BTreeSet<PathBuf>,
+    /// Which orders the steps so far do not fit, where orders differ.
+    excluded: [bool; ORDERS],
     /// Steps to the next number, while there is no other.
     in_order: u32,
-    /// Whether a step was neither by number nor by text.
+    /// Whether a step was in none of the orders.
     is_other: bool,
 }
 
 impl Succession {
-    pub(super) fn new(earlier: Steps) -> Self {
-        Self { earlier, ..Self::default() }
+    /// `earlier`: the order in which an earlier load has read its files.
+    pub(super) fn new(earlier: &[ReadOrder]) -> Self {
+        Self { earlier: steps_of(earlier), ..Self::default() }
     }
 
     /// Reading goes on in these files, which are in use, since the round before.
@@ -120,25 +124,53 @@ impl Succession {
     }
 
     fn steps(&mut self, from: usize, to: usize, files: &[ModelFile]) {
-        let (Some(from), Some(file)) = (files.get(from), files.get(to)) else { return };
+        let (Some(before), Some(file)) = (files.get(from), files.get(to)) else { return };
         if self.steps.len() < MOST_FILES {
-            self.steps.insert(from.path.clone(), file.path.clone());
+            self.steps.insert(before.path.clone(), file.path.clone());
         }
-        let Some(shard) = Shard::of(&from.path) else { return };
-        let fits = |by: By| by.next(shard, files) == Some(to);
-        match (fits(By::Number), fits(By::Text)) {
-            (true, true) => {}
-            (true, false) => self.by = Some(By::Number),
-            (false, true) => self.by = Some(By::Text),
-            (false, false) => self.is_other = true,
+        let Some(next) = self.behind(from, files) else { return };
+        let fits = next.map(|next| next == Some(to));
+        match fits {
+            [false, false, false] => self.is_other = true,
+            [true, true, true] => {}
+            _ => self.excluded = fits.map(|fits| !fits),
         }
-        self.in_order += u32::from(fits(By::Number));
+        self.in_order += u32::from(fits[NUMBER] && Shard::of(&before.path).is_some());
+    }
+
+    /// The file behind one in each order; `None`: nothing orders it.
+    fn behind(&self, file: usize, files: &[ModelFile]) -> Option<[Option<usize>; ORDERS]> {
+        if let Some(shard) = Shard::of(&files.get(file)?.path) {
+            let [by_number, by_text] = shards_behind(shard, files);
+            // What is numbered is read without an index.
+            return Some([by_number, by_text, by_number]);
+        }
+        let listing = self.listings.iter().find(|listing| listing.has(file))?;
+        let [as_named, by_name, by_number] = listing.next(file);
+        Some([by_number, by_name, as_named])
+    }
+
+    /// Reads the index of a file's model, once, where names do not order it.
+    pub(super) fn search_index(&mut self, file: usize, files: &Finding) {
+        let Some(file) = files.files.get(file) else { return };
+        let Some(folder) = file.path.parent() else { return };
+        let is_alone = || {
+            let mut same = files.files.iter().filter(|known| known.path.parent() == Some(folder));
+            same.nth(1).is_none()
+        };
+        if Shard::of(&file.path).is_some() || self.searched.contains(folder) || is_alone() {
+            return;
+        }
+        if self.searched.len() < MOST_INDICES {
+            self.searched.insert(folder.to_owned());
+            self.listings.extend(listing_of(file, files));
+        }
     }
 
     /// Whether the engine has shown that it takes shards by their numbers, so that it has read
     /// those with lower ones.
     pub(super) fn shows_order(&self) -> bool {
-        self.in_order >= TELLING_STEPS && !self.is_other && self.by != Some(By::Text)
+        self.in_order >= TELLING_STEPS && !self.is_other && !self.excluded[NUMBER]
     }
 
     /// The file that the engine reads after one, where that is known.
@@ -147,22 +179,64 @@ impl Succession {
         if let Some(next) = self.earlier.get(path) {
             return files.iter().position(|file| file.path == *next);
         }
-        let shard = Shard::of(path).filter(|_| !self.is_other)?;
-        match self.by {
-            Some(by) => by.next(shard, files),
-            None => {
-                let next = By::Number.next(shard, files);
-                next.filter(|_| next == By::Text.next(shard, files))
+        if self.is_other {
+            return None;
+        }
+        let behind = self.behind(file, files)?.into_iter().zip(self.excluded);
+        let mut possible = behind.filter(|(_, is_excluded)| !is_excluded).map(|(next, _)| next);
+        let first = possible.next()??;
+        possible.all(|other| other == Some(first)).then_some(first)
+    }
+
+    /// The order that this load has shown, for the next ones; empty where names show it.
+    pub(super) fn take_order(&mut self) -> Option<Vec<ReadOrder>> {
+        let all = std::mem::take(&mut self.steps);
+        let is_plain = all.keys().all(|path| Shard::of(path).is_some());
+        let is_sorted = !self.is_other && self.excluded == [false; ORDERS];
+        match (all.is_empty(), is_plain && is_sorted) {
+            (true, _) => None,
+            (false, true) => Some(Vec::new()),
+            (false, false) => Some(order_of(&all)),
+        }
+    }
+}
+
+/// Steps as they are kept: files of one folder that follow one another.
+fn order_of(steps: &Steps) -> Vec<ReadOrder> {
+    let behind: BTreeSet<&PathBuf> = steps.values().collect();
+    let firsts = steps.keys().filter(|path| !behind.contains(path));
+    let (mut order, mut files, mut bytes) = (Vec::<ReadOrder>::new(), 0, 0);
+    for first in firsts {
+        let mut folder = None;
+        let run = std::iter::successors(Some(first), |path| steps.get(*path));
+        for (at, name) in run.filter_map(|path| Some((path.parent()?.to_str()?, name_of(path)?))) {
+            let begins = folder.replace(at) != Some(at);
+            files += 1;
+            bytes += name.len() + if begins { at.len() } else { 0 };
+            if files > ReadOrder::MOST_FILES || bytes > ReadOrder::MOST_BYTES {
+                return order;
+            }
+            match order.last_mut().filter(|_| !begins) {
+                Some(last) => last.files.push(name.into()),
+                None => order.push(ReadOrder { folder: at.into(), files: vec![name.into()] }),
             }
         }
     }
+    order
+}
 
-    /// The steps of this load, for the next one; none where names show the order.
-    pub(super) fn take_steps(&mut self) -> Steps {
-        let all = std::mem::take(&mut self.steps);
-        let is_plain = all.keys().all(|path| Shard::of(path).is_some());
-        if is_plain && !self.is_other && self.by.is_none() { Steps::new() } else { all }
-    }
+fn name_of(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()
+}
+
+/// The steps of an order that was kept.
+fn steps_of(order: &[ReadOrder]) -> Steps {
+    let of = |run: &ReadOrder| {
+        let folder = Path::new(&*run.folder).to_owned();
+        let paths = run.files.iter().map(move |name| folder.join(&**name));
+        paths.clone().zip(paths.skip(1)).collect::<Vec<_>>()
+    };
+    order.iter().flat_map(of).take(MOST_FILES).collect()
 }
 
 #[cfg(test)]
@@ -243,7 +317,8 @@ mod tests {
         assert!(!succession.shows_order());
         begin(&mut succession, &[1, 2], &files);
         assert!(succession.shows_order());
-        assert_eq!(succession.take_steps(), Steps::new());
+        assert_eq!(succession.take_order(), Some(Vec::new()), "names show it");
+        assert_eq!(succession.take_order(), None);
     }
 
     #[test]
@@ -266,9 +341,64 @@ mod tests {
         let mut listed = after(&[2, 0, 1, 3], &files);
         assert!(!listed.shows_order(), "a step back");
         assert_eq!(listed.next(0, &files), None);
-        let again = Succession::new(listed.take_steps());
+        let order = listed.take_order().unwrap();
+        assert_eq!((order.len(), order[0].files.len(), &*order[0].folder), (1, 4, "/"));
+        let again = Succession::new(&order);
         let next = [0, 1, 2, 3].map(|file| again.next(file, &files));
         assert_eq!(next, [Some(1), Some(3), Some(0), None]);
+    }
+
+    /// Files of a folder with an index, which names them in that order.
+    fn indexed(names: &[&str], named: &[&str]) -> (tempfile::TempDir, Finding) {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        names.iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
+        let entry = |(at, name): (usize, &&str)| format!(r#""{at}": "{name}""#);
+        let entries: Vec<String> = named.iter().enumerate().map(entry).collect();
+        let index = format!(r#"{{"weight_map": {{{}}}}}"#, entries.join(","));
+        fs::write(folder.path().join("model.safetensors.index.json"), index).unwrap();
+        let root = open(folder.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let mut found = Finding::default();
+        Patterns::new(&["/*.safetensors"]).open_below(root, &mut found);
+        found.files.sort_by(|one, other| one.path.cmp(&other.path));
+        (folder, found)
+    }
+
+    #[test]
+    fn an_index_gives_the_next_file_once_its_order_and_that_of_names_agree_or_one_is_shown() {
+        let names = ["a.safetensors", "b.safetensors", "c.safetensors", "d.safetensors"];
+        let (_folder, sorted) = indexed(&names, &names);
+        let mut succession = Succession::default();
+        assert_eq!(succession.next(0, &sorted.files), None, "it is not read yet");
+        succession.search_index(0, &sorted);
+        assert_eq!(succession.next(0, &sorted.files), Some(1));
+        let reordered = ["c.safetensors", "a.safetensors", "d.safetensors", "b.safetensors"];
+        let (_folder, other) = indexed(&names, &reordered);
+        for (begun, next) in [([2, 0], Some(3)), ([0, 1], Some(2)), ([3, 0], None)] {
+            let mut succession = Succession::default();
+            begun.iter().for_each(|file| succession.search_index(*file, &other));
+            assert_eq!(succession.next(begun[0], &other.files), None, "two orders");
+            begin(&mut succession, &begun, &other.files);
+            assert_eq!(succession.next(begun[1], &other.files), next, "{begun:?}");
+            assert!(!succession.shows_order(), "no numbers");
+            let kept = succession.take_order().unwrap();
+            assert_eq!(kept[0].files.len(), 2, "it is known at the next load");
+        }
+    }
+
+    #[test]
+    fn an_order_is_kept_within_bounds_and_by_folder() {
+        let path = |at: usize| PathBuf::from(format!("/m/{}/{at:04}.x", at / 600));
+        let steps: Steps = (0..2_000).map(|at| (path(at), path(at + 1))).collect();
+        let order = order_of(&steps);
+        let lengths: Vec<usize> = order.iter().map(|run| run.files.len()).collect();
+        assert_eq!(lengths, [600, 424]);
+        let known = steps_of(&order);
+        assert_eq!(known.get(&path(7)), Some(&path(8)));
+        assert_eq!(known.get(&path(599)), None, "another folder");
+        let long = |at: usize| PathBuf::from(format!("/{}/{at:0250}", "x".repeat(250)));
+        let steps: Steps = (0..1_000).map(|at| (long(at), long(at + 1))).collect();
+        let bytes: usize = order_of(&steps)[0].files.iter().map(|name| name.len()).sum();
+        assert!(bytes <= ReadOrder::MOST_BYTES && bytes > ReadOrder::MOST_BYTES / 2);
     }
 
     #[test]

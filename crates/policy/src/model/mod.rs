@@ -122,7 +122,9 @@ pub use reboot::{
     RebootResult, RebootSettings, RebootStatus, RebootWay, ScheduledReboot,
 };
 pub use reboot_stage::RebootStage;
-pub use receipt::{LoadConfiguration, LoadEnd, LoadReceipt, PastLoad};
+pub use receipt::{
+    LoadConfiguration, LoadEnd, LoadReading, LoadReceipt, PastLoad, ReadOrder, TrackedReading,
+};
 pub use received_alert::{
     ALERTS, FORGET_RECEIVED_AFTER, PastReceived, ReceivedAlert, ReceivedAlertStatus,
     ReceivedAlerts, ReceivedIgnored, ReceivedStatus, ReceivedTurn,

@@ -10,7 +10,7 @@ use super::names::named;
 use super::{
     ClusterReadings, EngineHealth, EngineReadings, Event, GpuReadings, HolderReadings,
     LeaseReadings, LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading,
-    ReceivedAlerts, RestartReadings, SYSLOG_SEQ_BASE, Schema, SeriesKey,
+    ReceivedAlerts, RestartReadings, SYSLOG_SEQ_BASE, Schema, SeriesKey, TrackedReading,
 };
 
 named! {
@@ -142,6 +142,8 @@ pub enum Observation {
     LoggedIn(Box<LoggedInReadings>),
     /// A report of the ledger of leases.
     Leases(Box<LeaseReadings>),
+    /// How an engine has read its model files.
+    LoadReading(Box<TrackedReading>),
     /// Received alerts.
     ReceivedAlerts(Box<ReceivedAlerts>),
     /// Reports of other nodes.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names::named;
 use super::wording::bytes_text;
-use super::{EngineKind, WhyUnknown};
+use super::{EngineKind, ProcessId, WhyUnknown};
 
 /// Digits of a fingerprint that are shown.
 const SHOWN_DIGITS: usize = 8;
@@ -92,6 +92,45 @@ impl Fnv {
     }
 }
 
+/// Files of a folder that an engine has read one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ReadOrder {
+    /// The folder, as the engine sees it.
+    pub folder: Arc<str>,
+    /// Names of the files, in that order.
+    pub files: Vec<Arc<str>>,
+}
+
+impl ReadOrder {
+    /// Most files, and bytes of their names, that are kept of one load.
+    pub const MOST_FILES: usize = 1_024;
+    /// See [`Self::MOST_FILES`].
+    pub const MOST_BYTES: usize = 64 << 10;
+}
+
+/// How an engine read its model files, as far as that was tracked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadReading {
+    /// The order of its files, empty where their names show it; `None` if it showed none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Vec<ReadOrder>>,
+    /// What was read ahead of it.
+    pub prefetched_bytes: u64,
+    /// What of that it did not use.
+    pub unused_bytes: u64,
+}
+
+/// The reading of one life of an engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrackedReading {
+    /// Name of the engine.
+    pub engine: Arc<str>,
+    /// Its server.
+    pub server: ProcessId,
+    /// How it read.
+    pub reading: LoadReading,
+}
+
 /// What the start of an engine took. Amounts are in bytes; unknown ones are `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadReceipt {
@@ -131,6 +170,9 @@ pub struct LoadReceipt {
     /// What of that no engine used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefetch_unused_bytes: Option<u64>,
+    /// How this engine read, if that was tracked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reading: Option<LoadReading>,
     /// Why its memory is unknown, where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why_unknown: Option<WhyUnknown>,
@@ -154,15 +196,35 @@ impl LoadReceipt {
         self.fingerprint.get(..SHOWN_DIGITS).unwrap_or(&self.fingerprint)
     }
 
+    /// What is known for later loads: of one that was not complete, how the engine read.
+    pub fn known(&self, engine: &str) -> Option<PastLoad> {
+        let past = self.past(engine);
+        match self.end {
+            LoadEnd::Ready => Some(past),
+            LoadEnd::Interrupted | LoadEnd::Died => {
+                self.reading.as_ref().map(|_| past.only_reading())
+            }
+        }
+    }
+
+    /// What of the bytes that were read ahead of it was not used; `None` if none were.
+    fn unused_bytes(&self) -> Option<u64> {
+        let (prefetched, unused) = match &self.reading {
+            Some(reading) => (Some(reading.prefetched_bytes), Some(reading.unused_bytes)),
+            None => (self.prefetched_bytes, self.prefetch_unused_bytes),
+        };
+        unused.filter(|_| prefetched.is_some_and(|bytes| bytes > 0))
+    }
+
     /// What later loads are compared with.
     pub fn past(&self, engine: &str) -> PastLoad {
         PastLoad {
             engine: engine.into(),
             fingerprint: Arc::clone(&self.fingerprint),
             growth_bytes: self.growth_bytes,
-            prefetch_unused_bytes: self
-                .prefetch_unused_bytes
-                .filter(|_| self.prefetched_bytes.is_some_and(|bytes| bytes > 0)),
+            prefetch_unused_bytes: self.unused_bytes(),
+            read_order: self.reading.as_ref().and_then(|reading| reading.order.clone()),
+            is_only_reading: false,
             lowest_available_bytes: self.lowest_available_bytes,
             kernel: self.configuration.kernel.clone(),
             driver: self.configuration.driver.clone(),
@@ -217,6 +279,12 @@ pub struct PastLoad {
     /// What was read ahead of it for nothing; `None` if nothing was read ahead.
     #[serde(default)]
     pub prefetch_unused_bytes: Option<u64>,
+    /// The order of its files, empty where their names show it; `None` if it showed none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_order: Option<Vec<ReadOrder>>,
+    /// Only how it read is known: it was not complete.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub is_only_reading: bool,
     /// The lowest `MemAvailable` of the node meanwhile.
     pub lowest_available_bytes: Option<u64>,
     /// Release of the kernel.
@@ -231,6 +299,19 @@ pub struct PastLoad {
     /// Time from the begin of its server until it was ready, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_after_ms: Option<u64>,
+}
+
+impl PastLoad {
+    /// Without what the load took: it was not complete.
+    fn only_reading(self) -> Self {
+        Self {
+            growth_bytes: None,
+            lowest_available_bytes: None,
+            ready_after_ms: None,
+            is_only_reading: true,
+            ..self
+        }
+    }
 }
 
 #[cfg(test)]

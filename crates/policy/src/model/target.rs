@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ContainerRuntime, EngineKeys, EngineKind, EngineSeen, Pod, ProcessId, Proof, Supervisor,
-    UserUnit, Workload,
+    ContainerRuntime, EngineKeys, EngineKind, EngineSeen, Pod, ProcessId, Proof, ReadOrder,
+    Supervisor, UserUnit, Workload,
 };
 
 /// PATH_MAX.
@@ -95,6 +95,9 @@ pub struct EngineTarget {
     /// Whether too much was read for nothing when it was last read ahead of.
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub is_prefetch_vain: bool,
+    /// In which order it has read its files, where their names do not show it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub read_order: Vec<ReadOrder>,
 }
 
 impl From<&EngineSeen> for EngineTarget {
@@ -118,6 +121,7 @@ impl From<&EngineSeen> for EngineTarget {
             keys: seen.keys.clone(),
             proof: seen.proof,
             is_prefetch_vain: false,
+            read_order: Vec::new(),
         }
     }
 }

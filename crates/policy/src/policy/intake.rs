@@ -67,6 +67,7 @@ impl Policy {
                 self.report_growth(at);
             }
             Observation::LoggedIn(readings) => self.reboots.observe_users(readings),
+            Observation::LoadReading(tracked) => self.engines.take_reading(tracked),
             Observation::Leases(readings) => {
                 self.leases.take(at, readings, (&mut self.counters, &mut self.store), step);
             }

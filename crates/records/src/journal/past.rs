@@ -12,8 +12,8 @@ use super::reboots::{BootLasted, RebootRow, past_reboots};
 use super::timeline::from_json;
 use crate::model::{
     AimCheck, AlertChange, AlertState, DecisionId, DecisionRecord, EnginePhase, Event, EventKind,
-    LoadEnd, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct,
-    PastLoad, PastReboots, PastReceived, ProgramEvent, RestartState, RuleId, RuleSelector,
+    Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, PastLoad,
+    PastReboots, PastReceived, ProgramEvent, RestartState, RuleId, RuleSelector,
 };
 
 /// An act of an earlier run.
@@ -258,8 +258,9 @@ impl JournalReader {
             .collect())
     }
 
-    /// The last complete loads of engines, oldest first: at most `of_engine` of each. Unreadable
-    /// ones are left out.
+    /// The last complete loads of engines, oldest first: at most `of_engine` of each. Behind them
+    /// how an engine read in its very last load, if that was not complete. Unreadable ones are left
+    /// out.
     pub fn loads(&self, of_engine: usize) -> Result<Vec<PastLoad>, ReadError> {
         let sql = "SELECT json FROM events WHERE kind = 'engine_load'
             AND id > (SELECT coalesce(max(id), 0) FROM events) - ?1
@@ -280,9 +281,12 @@ impl JournalReader {
             else {
                 continue;
             };
-            let load = receipt.past(&engine);
-            let count = counts.entry(Arc::clone(&load.engine)).or_default();
-            if receipt.end == LoadEnd::Ready && *count < of_engine {
+            let is_first = !counts.contains_key(&*engine);
+            let count = counts.entry(Arc::from(&*engine)).or_default();
+            let Some(load) = receipt.known(&engine) else { continue };
+            if load.is_only_reading && is_first {
+                loads.push(load);
+            } else if !load.is_only_reading && *count < of_engine {
                 *count += 1;
                 loads.push(load);
             }

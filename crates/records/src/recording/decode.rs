@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 
 use super::columns::Columns;
 use super::encode::{
-    BEGIN, CLUSTER, ENGINE_HEALTH, ENGINES, EVENT, GAP, GPU, HELD, HOLDERS, LEASES, LOGGED_IN,
-    OPERATOR, OUTCOME, PAST, PAUSE, READINGS, RECEIVED_ALERTS, RECORD, RECORD_MALFORMED,
+    BEGIN, CLUSTER, ENGINE_HEALTH, ENGINES, EVENT, GAP, GPU, HELD, HOLDERS, LEASES, LOAD_READING,
+    LOGGED_IN, OPERATOR, OUTCOME, PAST, PAUSE, READINGS, RECEIVED_ALERTS, RECORD, RECORD_MALFORMED,
     RECORDS_LOST, RELOAD, SAMPLE, SAMPLE_FAILED, SAMPLE_UNSUPPORTED, SAMPLE_VALUE, STEP,
 };
 use super::entry::{Entry, RecordedStep, Said};
@@ -106,6 +106,7 @@ impl Decoder {
             ENGINES => Ok(Observation::Engines(Box::new(json(from)?))),
             ENGINE_HEALTH => Ok(Observation::EngineHealth(Box::new(json(from)?))),
             LEASES => Ok(Observation::Leases(Box::new(json(from)?))),
+            LOAD_READING => Ok(Observation::LoadReading(Box::new(json(from)?))),
             LOGGED_IN => Ok(Observation::LoggedIn(Box::new(json(from)?))),
             CLUSTER => Ok(Observation::Cluster(Box::new(json(from)?))),
             HOLDERS => Ok(Observation::Holders(Box::new(json(from)?))),

@@ -34,6 +34,7 @@ pub(super) const LOGGED_IN: u8 = 16;
 pub(super) const RECEIVED_ALERTS: u8 = 17;
 pub(super) const CLUSTER: u8 = 18;
 pub(super) const LEASES: u8 = 19;
+pub(super) const LOAD_READING: u8 = 20;
 
 pub(super) const SAMPLE_UNSUPPORTED: u8 = 0;
 pub(super) const SAMPLE_FAILED: u8 = 1;
@@ -176,6 +177,7 @@ impl Encoder {
             Observation::ReceivedAlerts(post) => put_tagged(RECEIVED_ALERTS, post, out),
             Observation::Cluster(readings) => put_tagged(CLUSTER, readings, out),
             Observation::Leases(readings) => put_tagged(LEASES, readings, out),
+            Observation::LoadReading(tracked) => put_tagged(LOAD_READING, tracked, out),
         }
     }
 

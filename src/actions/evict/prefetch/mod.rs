@@ -65,7 +65,11 @@ impl Load {
         let (begun, found) = (std::mem::take(&mut self.begun), self.ledger.take_begun());
         let all: BTreeSet<usize> = begun.iter().chain(&found).map(|id| id.file).collect();
         let is_in_use = |file: &usize| self.uses.get(*file).is_some_and(FileUse::is_in_use);
-        self.succession.begins(all.into_iter().filter(is_in_use), &self.files.files);
+        let all: Vec<usize> = all.into_iter().filter(is_in_use).collect();
+        if !self.prefetcher.is_off() {
+            all.iter().for_each(|file| self.succession.search_index(*file, &self.files));
+        }
+        self.succession.begins(all.into_iter(), &self.files.files);
         if self.prefetcher.is_off() {
             return;
         }

@@ -462,6 +462,7 @@ impl Engines {
         let (life, _) = self.lives.get(name)?;
         (life.phase() == EnginePhase::Loading).then(|| EngineTarget {
             is_prefetch_vain: self.loads.is_prefetch_vain(name),
+            read_order: self.loads.read_order(name),
             ..EngineTarget::loading(life.seen(), &life.serving())
         })
     }

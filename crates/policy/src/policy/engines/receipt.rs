@@ -13,8 +13,8 @@ use promql_rules::store::SeriesStore;
 use super::life::{Life, ticks};
 use super::release::{Levels, before};
 use crate::model::{
-    EnginePhase, EngineSeen, Event, LoadConfiguration, LoadEnd, LoadReceipt, Moment, PastLoad,
-    Prefetch, ProcessId, ProgramEvent, Reading, WhyUnknown,
+    EnginePhase, EngineSeen, Event, LoadConfiguration, LoadEnd, LoadReading, LoadReceipt, Moment,
+    PastLoad, Prefetch, ProcessId, ProgramEvent, ReadOrder, Reading, TrackedReading, WhyUnknown,
 };
 use crate::policy::gate::whole;
 
@@ -125,6 +125,8 @@ pub(super) struct Loading {
     lowest_available: Option<u64>,
     peak: Option<u64>,
     read: Option<u64>,
+    /// How it read its model files, once that is no longer tracked.
+    reading: Option<LoadReading>,
     ready: Option<AtReady>,
 }
 
@@ -156,6 +158,7 @@ impl Loading {
             lowest_available: None,
             peak: None,
             read: None,
+            reading: None,
             ready: None,
         };
         loading.configure(life.seen());
@@ -287,6 +290,7 @@ impl Loading {
             evicted_bytes: counted.evicted,
             prefetched_bytes: counted.prefetched,
             prefetch_unused_bytes: counted.unused,
+            reading: self.reading,
             why_unknown,
         }
     }
@@ -369,9 +373,10 @@ impl Loads {
             let engine = loading.engine.to_string();
             let receipt = loading.receipt(end, node);
             let mut floor_change = [None; FLOOR_CAUSES.len()];
-            if end == LoadEnd::Ready {
-                let load = receipt.past(&engine);
-                floor_change = self.past.floor_change(&load);
+            if let Some(load) = receipt.known(&engine) {
+                if end == LoadEnd::Ready {
+                    floor_change = self.past.floor_change(&load);
+                }
                 self.past.add(load);
             }
             let kind =
@@ -399,6 +404,25 @@ impl Loads {
         newest.is_some_and(|bytes| bytes >= Prefetch::MOST_UNUSED_BYTES)
     }
 
+    /// The order in which that engine has last read its files, where their names do not show it.
+    pub(super) fn read_order(&self, engine: &str) -> Vec<ReadOrder> {
+        let newest = |is_only_reading: bool| {
+            let mut loads = self.past.of(engine).rev();
+            loads.find_map(|load| {
+                load.read_order.clone().filter(|_| load.is_only_reading == is_only_reading)
+            })
+        };
+        newest(false).or_else(|| newest(true)).unwrap_or_default()
+    }
+
+    /// Takes how an engine read, for its receipt.
+    fn take_reading(&mut self, tracked: &TrackedReading) {
+        let mut under_way = self.under_way.iter_mut();
+        if let Some(loading) = under_way.find(|loading| loading.server == tracked.server) {
+            loading.reading = Some(tracked.reading.clone());
+        }
+    }
+
     /// Restores loads of earlier runs, oldest first. What this run has measured is newer.
     pub(super) fn restore(&mut self, past: &[PastLoad]) {
         let newer = std::mem::take(&mut self.past);
@@ -413,6 +437,11 @@ impl super::Engines {
     pub(in crate::policy) fn restore_loads(&mut self, past: &[PastLoad]) {
         self.loads.restore(past);
     }
+
+    /// Takes how an engine has read its model files.
+    pub(in crate::policy) fn take_reading(&mut self, tracked: &TrackedReading) {
+        self.loads.take_reading(tracked);
+    }
 }
 
 /// Earlier loads by engine, the newest last.
@@ -425,6 +454,8 @@ impl Past {
             return;
         }
         let of_engine = self.0.entry(Arc::clone(&load.engine)).or_default();
+        // Engines that die again and again push out no complete load.
+        of_engine.retain(|known| !known.is_only_reading);
         of_engine.push_back(load);
         if of_engine.len() > MOST_OF_ENGINE {
             of_engine.pop_front();

@@ -8,8 +8,9 @@ use proptest::prelude::*;
 
 use crate::model::{
     DecisionId, EngineHealth, EngineKind, EngineLoad, EngineProcess, EngineReadings, EngineSeen,
-    Event, EventKind, HealthResponse, LoadEnd, LoadReceipt, Mode, Moment, Observation, Past,
-    PastLoad, ProcessId, ProgramEvent, Reading, Readings, Schema, SeriesKey, Source, WhyUnknown,
+    Event, EventKind, HealthResponse, LoadEnd, LoadReading, LoadReceipt, Mode, Moment, Observation,
+    Past, PastLoad, ProcessId, ProgramEvent, ReadOrder, Reading, Readings, Schema, SeriesKey,
+    Source, TrackedReading, WhyUnknown,
 };
 use crate::policy::Policy;
 use crate::policy::rule::RuleSet;
@@ -379,6 +380,44 @@ fn an_engine_read_ahead_of_in_vain_is_remembered_and_one_that_was_not_read_ahead
         node.wait(2);
         let target = node.policy.engines.loading("qwen").unwrap();
         assert_eq!(target.is_prefetch_vain, is_vain);
+    }
+}
+
+#[test]
+fn how_an_engine_read_is_in_its_receipt_and_outlives_a_restart_even_if_it_died() {
+    let order = vec![ReadOrder { folder: "/m".into(), files: ["b", "a"].map(Arc::from).into() }];
+    for (dies, unused_bytes) in [(false, 0), (true, GIB)] {
+        let mut node = LoadWorld::new();
+        node.wait(20);
+        node.engines.push(engine("qwen", 10, node.now));
+        node.wait(2);
+        let reading =
+            LoadReading { order: Some(order.clone()), prefetched_bytes: 2 * GIB, unused_bytes };
+        let server = node.engines[0].server;
+        let tracked = TrackedReading { engine: "qwen".into(), server, reading: reading.clone() };
+        let other = ProcessId { pid: 99, ..server };
+        let nobody =
+            TrackedReading { server: other, reading: LoadReading::default(), ..tracked.clone() };
+        let readings = [tracked, nobody].map(|one| Observation::LoadReading(Box::new(one)));
+        node.policy.step(moment(node.now), &readings);
+        if dies {
+            node.engines.clear();
+        } else {
+            node.ready.push("qwen".into());
+        }
+        node.wait(90);
+        let receipt = node.receipt();
+        assert_eq!(receipt.reading, Some(reading), "{dies}");
+        let load = receipt.known("qwen").unwrap();
+        assert_eq!((load.is_only_reading, load.growth_bytes.is_none()), (dies, dies));
+        let mut again = LoadWorld::new();
+        let past = Past { loads: vec![load], ..Past::default() };
+        again.policy.resume(moment(Duration::ZERO), &past);
+        again.wait(20);
+        again.engines.push(engine("qwen", 10, again.now));
+        again.wait(2);
+        let target = again.policy.engines.loading("qwen").unwrap();
+        assert_eq!((target.read_order, target.is_prefetch_vain), (order.clone(), dies));
     }
 }
 

@@ -5,8 +5,8 @@ use rusqlite::Connection;
 use super::super::{EventQuery, FILE_NAME, JournalReader, Order};
 use super::*;
 use crate::model::{
-    EngineKind, EnginePhase, Grade, LoadConfiguration, LoadEnd, LoadReceipt, OperatorOrder,
-    ProgramEvent, RestartState, RuleSelector,
+    EngineKind, EnginePhase, EventKind, Grade, LoadConfiguration, LoadEnd, LoadReading,
+    LoadReceipt, OperatorOrder, ProgramEvent, RestartState, RuleSelector,
 };
 
 fn act(id: u64, mode: Mode) -> DecisionRecord {
@@ -321,6 +321,7 @@ fn load(engine: &str, number: u64, end: LoadEnd) -> Event {
         evicted_bytes: Some(50 << 30),
         prefetched_bytes: Some(40 << 30),
         prefetch_unused_bytes: Some(1 << 30),
+        reading: None,
         why_unknown: None,
     };
     let kind =
@@ -334,6 +335,16 @@ fn the_last_loads_of_each_engine_are_read_and_hostile_rows_are_left_out() {
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let mut events: Vec<Event> = (0..12).map(|at| load("qwen", at, LoadEnd::Ready)).collect();
     events.push(load("qwen", 99, LoadEnd::Died));
+    // Of the last load of an engine, how it read counts even if it was not complete.
+    let with_reading = |engine: &str, end: LoadEnd| {
+        let mut event = load(engine, 50, end);
+        if let EventKind::Program(ProgramEvent::EngineLoad { receipt, .. }) = &mut event.kind {
+            receipt.reading = Some(LoadReading { prefetched_bytes: 7, ..LoadReading::default() });
+        }
+        event
+    };
+    events.extend([LoadEnd::Died, LoadEnd::Ready].map(|end| with_reading("well", end)));
+    events.extend([LoadEnd::Ready, LoadEnd::Died].map(|end| with_reading("ill", end)));
     events.push(load("a\u{1b}[2J\n'; DROP TABLE events", 5, LoadEnd::Ready));
     let stored = events.clone();
     journal.record(&log(events, 1));
@@ -359,7 +370,12 @@ fn the_last_loads_of_each_engine_are_read_and_hostile_rows_are_left_out() {
     let of_qwen = loads.iter().filter(|load| &*load.engine == "qwen");
     let grown: Vec<_> = of_qwen.map(|load| load.growth_bytes.unwrap() >> 30).collect();
     assert_eq!(grown, [9, 10, 11], "the newest, and none that died");
-    assert_eq!(loads.len(), 4);
+    let of = |engine: &str| {
+        let its = loads.iter().filter(|load| &*load.engine == engine);
+        its.map(|load| load.is_only_reading).collect::<Vec<_>>()
+    };
+    assert_eq!((of("well"), of("ill")), (vec![false], vec![false, true]));
+    assert_eq!(loads.len(), 7);
     let query = EventQuery {
         kinds: vec!["engine_load".to_owned()],
         order: Order::OldestFirst,
