@@ -16,6 +16,7 @@ mod hogs;
 mod identity;
 mod installed;
 mod kill_nine;
+mod killed_reader;
 mod kubernetes;
 mod launch;
 mod leak;

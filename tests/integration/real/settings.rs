@@ -56,15 +56,15 @@ fn read(setting: &PathBuf) -> String {
 }
 
 /// The settings before the test, restored when dropped.
-struct Before(Vec<(PathBuf, String)>);
+pub(super) struct Before(Vec<(PathBuf, String)>);
 
 impl Before {
-    fn of(settings: impl Iterator<Item = PathBuf>) -> Self {
+    pub(super) fn of(settings: impl Iterator<Item = PathBuf>) -> Self {
         Self(settings.map(|setting| (setting.clone(), read(&setting))).collect())
     }
 
     /// The changed settings, with their current values.
-    fn changed(&self) -> Vec<(&PathBuf, String)> {
+    pub(super) fn changed(&self) -> Vec<(&PathBuf, String)> {
         let now = self.0.iter().map(|(setting, before)| (setting, before, read(setting)));
         now.filter(|(_, before, now)| *before != now).map(|(at, _, now)| (at, now)).collect()
     }
@@ -79,7 +79,7 @@ impl Drop for Before {
 }
 
 /// The readahead of the disk of a folder, if it is on one.
-fn readahead_of(folder: &Path) -> Option<PathBuf> {
+pub(super) fn readahead_of(folder: &Path) -> Option<PathBuf> {
     let device = rustix::fs::stat(folder).unwrap().st_dev;
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let mut disk = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
