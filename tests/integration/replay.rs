@@ -171,6 +171,7 @@ fn past(at: Moment, acts: &[(bool, i64)]) -> Past {
         died_in: None,
         engine: None,
         takes_from_engine: false,
+        fleet_action: None,
         is_forgiven: number % 3 == 0,
     };
     Past { acts: acts.iter().enumerate().map(act).collect(), ..Past::default() }

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use umawarden::journal::Entry;
 use umawarden::model::{
     AimCheck, AlertChange, AlertState, DecisionId, DecisionRecord, EnginePhase, Event, EventKind,
-    HoldReason, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct,
-    PastReboots, PastReceived, PendingApproval, ProgramEvent, RestartState,
+    FleetAction, HoldReason, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past,
+    PastAct, PastReboots, PastReceived, PendingApproval, ProgramEvent, RestartState,
 };
 use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
@@ -294,6 +294,7 @@ impl Kept {
             died_in: aim_check.and_then(|(_, died_in)| *died_in),
             engine: engine_of(act),
             takes_from_engine: act.action.takes_from_engine(),
+            fleet_action: FleetAction::of(&act.action),
             is_forgiven: self.is_forgiven(index, act),
         }
     }

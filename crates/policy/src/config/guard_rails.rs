@@ -9,6 +9,7 @@ use std::time::Duration;
 use promql_rules::did_you_mean;
 
 use super::decode::{self, Findings, Table};
+use super::fleet;
 use super::measure::duration_within;
 use super::mistake::Mistake;
 use super::yaml::{Content, Node};
@@ -20,8 +21,8 @@ use crate::policy::guard::{
 use crate::policy::rule::AtMost;
 
 /// The keys of the block.
-pub const KEYS: [&str; 6] =
-    ["budget", "breaker", "protect", "maintenance_windows", "never_in", "inhibited_by"];
+pub const KEYS: [&str; 7] =
+    ["budget", "breaker", "fleet", "protect", "maintenance_windows", "never_in", "inhibited_by"];
 
 /// One action a minute on average: three rules at their own default budgets, and no more.
 pub const DEFAULT_BUDGET: AtMost = AtMost { times: 60, per: Duration::from_secs(3_600) };
@@ -45,6 +46,7 @@ pub fn default_guard_rails() -> GuardRails {
         budget: Some(DEFAULT_BUDGET),
         breaker: Some(DEFAULT_BREAKER),
         protect: Protected::usual(),
+        fleet: fleet::usual_limits(),
         ..GuardRails::default()
     }
 }
@@ -70,9 +72,19 @@ impl NamedAlert {
     }
 }
 
-/// Reads the block, and which alerts it names.
-pub fn read(node: &Node, findings: &mut Findings<'_>) -> Option<(GuardRails, Vec<NamedAlert>)> {
-    read_table(&Table::read(node, "guard_rails", &KEYS, findings)?, findings)
+/// Reads the block, and which alerts it names. `has_cluster`: whether this node is in one.
+pub fn read(
+    node: &Node,
+    has_cluster: bool,
+    findings: &mut Findings<'_>,
+) -> Option<(GuardRails, Vec<NamedAlert>)> {
+    let table = Table::read(node, "guard_rails", &KEYS, findings)?;
+    if let Some(node) = table.get("fleet").filter(|_| !has_cluster) {
+        findings
+            .add(node.span.clone(), "fleet bounds the nodes of a cluster, and there is no cluster")
+            .hint("write cluster, which names the other nodes, or remove fleet");
+    }
+    read_table(&table, findings)
 }
 
 /// The same from a mapping that may hold more keys.
@@ -87,6 +99,7 @@ pub fn read_table(
         findings,
     );
     let breaker = table.read_or("breaker", DEFAULT_BREAKER, breaker, findings);
+    let fleet = table.read_or("fleet", fleet::usual_limits(), fleet::read, findings);
     let protect = table.read_or("protect", Protected::usual(), protect, findings);
     let windows = table.read_or("maintenance_windows", Vec::new(), windows, findings);
     let never_in = names(table, "never_in", findings);
@@ -114,6 +127,7 @@ pub fn read_table(
             reboot: RebootSettings::default(),
             enforced: Grades::default(),
             has_kubernetes: false,
+            fleet: fleet?,
         },
         alerts,
     ))

@@ -10,6 +10,7 @@ pub mod decode;
 pub mod edit;
 mod engines;
 pub mod flags;
+mod fleet;
 pub mod guard_rails;
 mod kubernetes;
 pub mod ladder;

@@ -80,6 +80,12 @@ named! {
         Protected = "protected",
         /// The budget of all actions together is used up.
         GlobalBudget = "global_budget",
+        /// It waits until the other nodes know that it comes.
+        FleetTurn = "fleet_turn",
+        /// As many other nodes as `guard_rails.fleet` allows did it lately, or come first.
+        FleetLimit = "fleet_limit",
+        /// So many other nodes are unknown that they may.
+        FleetUnknown = "fleet_unknown",
         /// A person must approve it, and has not.
         Approval = "approval",
         /// It goes ahead at a time that was announced, unless a person denies it before.
@@ -141,6 +147,11 @@ impl HoldReason {
         self.meaning_for_reboot().is_some()
     }
 
+    /// Whether other nodes are the reason.
+    pub fn is_of_fleet(self) -> bool {
+        matches!(self, Self::FleetTurn | Self::FleetLimit | Self::FleetUnknown)
+    }
+
     /// What it says, for people.
     pub fn meaning(self) -> &'static str {
         match self {
@@ -193,9 +204,8 @@ impl HoldReason {
                 "another engine of this node is starting: one at a time, the next when that is \
                  ready or has failed"
             }
-            Self::OtherNodes => {
-                "it is one rank of an engine that spans nodes: a rank before it has not started, \
-                 one of the last run still runs, or another node has no memory for its own"
+            Self::OtherNodes | Self::FleetTurn | Self::FleetLimit | Self::FleetUnknown => {
+                self.meaning_for_nodes().unwrap_or_default()
             }
             Self::Stopped => "it was stopped on request: it stays down until a person starts it",
             Self::StopUnclear => {
@@ -213,6 +223,27 @@ impl HoldReason {
             | Self::NoSlot
             | Self::CalledOff => self.meaning_for_reboot().unwrap_or_default(),
         }
+    }
+
+    /// The same of reasons that are other nodes.
+    fn meaning_for_nodes(self) -> Option<&'static str> {
+        Some(match self {
+            Self::OtherNodes => {
+                "it is one rank of an engine that spans nodes: a rank before it has not started, \
+                 one of the last run still runs, or another node has no memory for its own"
+            }
+            Self::FleetTurn => {
+                "it waits for its turn until the other nodes know of it (guard_rails.fleet)"
+            }
+            Self::FleetLimit => {
+                "as many other nodes as guard_rails.fleet allows did the same lately, or come first"
+            }
+            Self::FleetUnknown => {
+                "so many other nodes are unknown that more than guard_rails.fleet allows may do \
+                 the same"
+            }
+            _ => return None,
+        })
     }
 
     /// The same of reasons that hold only a reboot.

@@ -15,6 +15,7 @@ mod engine;
 mod engine_access;
 mod event;
 mod fault_class;
+mod fleet;
 mod gate;
 mod gpu;
 mod grade;
@@ -77,6 +78,7 @@ pub use engine::{
 pub use engine_access::{EngineKeys, EngineLoad, SecretSource};
 pub use event::{Event, EventKind, SYSLOG_SEQ_BASE};
 pub use fault_class::{DeathTime, FaultClass, OomBound, XidClass};
+pub use fleet::FleetAction;
 pub use gate::{
     Baseline, GateMemory, GateNote, GateReason, GateResponse, Lingering, Motion, Orphan,
     PeerAnswer, PeerGate, Trend,

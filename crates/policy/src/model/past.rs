@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Action, DecisionId, EnginePhase, Mode, Moment, OperatorCommand, PastLoad, PastReboots,
-    PastReceived, RestartState, RuleId, Target,
+    Action, DecisionId, EnginePhase, FleetAction, Mode, Moment, OperatorCommand, PastLoad,
+    PastReboots, PastReceived, RestartState, RuleId, Target,
 };
 
 /// Data of earlier runs from the journal. The policy holds until it has them.
@@ -75,6 +75,9 @@ pub struct PastAct {
     /// Phase in which the restarted target has died, if it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub died_in: Option<EnginePhase>,
+    /// The action, if the fleet's limit may bound it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet_action: Option<FleetAction>,
     /// The engine that it worked on, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<Arc<str>>,

@@ -345,6 +345,7 @@ impl Policy {
         self.counters.set_guard(&self.guard, self.mode, at);
         self.engines.publish(at, &mut self.counters);
         self.cluster.publish(at, &mut self.counters);
+        self.publish_fleet(at);
         let sampled = seen.iter().any(|seen| matches!(seen, Observation::Readings(_)));
         if sampled || self.groups.iter().any(|group| group.due() <= at.uptime) {
             self.counters.publish(at, &mut self.store);
@@ -362,6 +363,7 @@ impl Policy {
             self.counters.count_decision(decision, &mut self.store);
         }
         if evaluated {
+            self.publish_fleet(at);
             self.refresh_rule_statuses();
             let mut counts = [0; RuleState::ALL.len()];
             for group in &mut self.groups {
@@ -518,6 +520,7 @@ impl Policy {
 
     /// Evaluates the groups that are due; returns whether any was.
     fn evaluate(&mut self, at: Moment, step: &mut Step) -> bool {
+        self.read_fleet(at);
         let Self { brake, restarts, mode, guard, .. } = self;
         brake.take_restarted(|engine| restarts.mode_of(engine, (*mode, guard), at));
         let (groups, _, _, mut context) = self.deciders(at, step);

@@ -14,8 +14,8 @@ use super::evidence;
 use super::guard::{Guard, Guarded};
 use super::rule::{Remedy, RemedyStep, Rule, fill};
 use crate::model::{
-    Action, AimCheck, Decision, DecisionId, DecisionRecord, EngineTarget, Evidence, HoldReason,
-    Mode, Moment, Outcome, ProcessId, RebootAct, Target,
+    Action, AimCheck, Decision, DecisionId, DecisionRecord, EngineTarget, Evidence, FleetAction,
+    HoldReason, Mode, Moment, Outcome, ProcessId, RebootAct, Target,
 };
 
 /// An action whose effect cannot be measured for this long ends the round.
@@ -402,6 +402,12 @@ impl RemedyState {
         context: &mut Context<'_>,
     ) {
         let mut is_news = self.holds.hold((reason, step), context.at.uptime);
+        if reason.is_of_fleet()
+            && let Some(aimed) = case.aimed(step, context)
+            && let Some(action) = FleetAction::of(&aimed.action)
+        {
+            context.guard.claim_turn(action, context.at);
+        }
         if matches!(reason, HoldReason::Approval | HoldReason::Announced) {
             let aimed = case.aimed(step, context);
             is_news = aimed.is_some_and(|aimed| {
@@ -488,7 +494,10 @@ fn rule_on(case: &Case<'_>, step: usize, condition: Condition, context: &Context
             HoldReason::NotEnforced.into()
         }
         Some(false) => match context.guard.approval(&guarded, context.at) {
-            Ok(approved) => Ruling { decision: Decision::Act, approved },
+            Ok(approved) => match context.guard.hold_for_fleet(&guarded.proposal, context.at) {
+                None => Ruling { decision: Decision::Act, approved },
+                Some(reason) => reason.into(),
+            },
             Err(reason) => reason.into(),
         },
     }

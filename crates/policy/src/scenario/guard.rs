@@ -71,7 +71,9 @@ pub(super) enum What {
 /// Reads `guard_rails`.
 pub(super) fn guard(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<GuardTest> {
     let Some(node) = table.get("guard_rails") else { return Some(GuardTest::default()) };
-    let keys: Vec<&str> = KEYS.into_iter().chain(OWN_KEYS).collect();
+    // A test has no other nodes.
+    let keys = KEYS.into_iter().filter(|key| *key != "fleet");
+    let keys: Vec<&str> = keys.chain(OWN_KEYS).collect();
     let table = Table::read(node, "guard_rails", &keys, findings)?;
     let rails = read_table(&table, findings);
     let enforced = table.read_or("enforce", Grades::default(), grades, findings);

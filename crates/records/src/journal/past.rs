@@ -12,8 +12,8 @@ use super::reboots::{BootLasted, RebootRow, past_reboots};
 use super::timeline::from_json;
 use crate::model::{
     AimCheck, AlertChange, AlertState, DecisionId, DecisionRecord, EnginePhase, Event, EventKind,
-    Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, PastLoad,
-    PastReboots, PastReceived, ProgramEvent, RestartState, RuleId, RuleSelector,
+    FleetAction, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct,
+    PastLoad, PastReboots, PastReceived, ProgramEvent, RestartState, RuleId, RuleSelector,
 };
 
 /// An act of an earlier run.
@@ -43,6 +43,8 @@ pub struct StoredAct {
     pub died_in: Option<EnginePhase>,
     /// The engine that it acted on, if any.
     pub engine: Option<Arc<str>>,
+    /// The action, if the fleet's limit may bound it.
+    pub fleet_action: Option<FleetAction>,
     /// Whether it only reclaimed memory that the engine can spare.
     pub takes_from_engine: bool,
     /// Its number in the order of storing, independent of clocks.
@@ -68,6 +70,7 @@ impl StoredAct {
             started_after: self.started_after,
             died_in: self.died_in,
             engine: self.engine,
+            fleet_action: self.fleet_action,
             takes_from_engine: self.takes_from_engine,
             is_forgiven: self.is_forgiven,
         }
@@ -104,6 +107,12 @@ impl WrittenAct {
         let reclaim = || self.action.get("reclaim")?.get("engine");
         let name = target.or_else(reclaim)?.as_str().filter(|name| !name.is_empty())?;
         Some(Arc::from(name))
+    }
+
+    /// Which action it was, if one of the fleet's.
+    fn fleet_action(&self) -> Option<FleetAction> {
+        let read = serde_json::from_value(self.action.clone()).ok();
+        read.and_then(|action| FleetAction::of(&action))
     }
 
     fn takes_from_engine(&self) -> bool {
@@ -440,6 +449,7 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
     Ok(Some(StoredAct {
         engine: written.engine(),
         takes_from_engine: written.takes_from_engine(),
+        fleet_action: written.fleet_action(),
         position,
         started_after: starts,
         died_in: aim_check.as_ref().and_then(|aim_check| aim_check.died_in),

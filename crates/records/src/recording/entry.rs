@@ -219,6 +219,7 @@ impl Begin {
                 died_in: None,
                 engine: None,
                 takes_from_engine: false,
+                fleet_action: None,
                 is_forgiven: false,
             }
         });

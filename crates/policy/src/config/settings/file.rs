@@ -191,7 +191,8 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         settings.restarts =
             table.get("restarts").and_then(|node| restarts::read(node, &mut findings));
         if let Some(node) = table.get("guard_rails")
-            && let Some((rails, alerts)) = guard_rails::read(node, &mut findings)
+            && let Some((rails, alerts)) =
+                guard_rails::read(node, table.get("cluster").is_some(), &mut findings)
         {
             settings.guard_rails = Some(rails);
             settings.named_alerts = alerts;

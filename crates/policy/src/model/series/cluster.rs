@@ -1,6 +1,6 @@
 //! Series about other nodes.
 
-use super::super::{Rejection, Source};
+use super::super::{FleetAction, Rejection, Source};
 use super::{Metric, MetricKind};
 
 /// This area's metrics.
@@ -45,6 +45,22 @@ pub(super) const METRICS: &[Metric] = &[
         &["peer"],
         "Polls that the peer did not answer, or not as expected.",
     ),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_fleet_claim_timestamp_seconds",
+        &["action"],
+        "Since when this node waits for its turn to do the action, in seconds since 1970; 0 if it \
+         does not. Other nodes read it for guard_rails.fleet. Missing outside of a cluster.",
+    )
+    .closed(&[("action", &FleetAction::NAMES)]),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_fleet_act_age_seconds",
+        &["action"],
+        "Time since a remedy of this node last did the action; missing after a day, and outside of \
+         a cluster. Other nodes read it for guard_rails.fleet.",
+    )
+    .closed(&[("action", &FleetAction::NAMES)]),
     Metric::counter(
         Source::Daemon,
         "uma_cluster_refused_series_total",

@@ -4,6 +4,7 @@
 //! A node that has not said anything for too long is unknown: all its series are `Failed`, with the
 //! reason. Each node's share is bounded, so that a misbehaving one costs the others nothing.
 
+mod fleet;
 mod mirror;
 mod of_policy;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use promql_rules::store::{SeriesId, SeriesStore, stale_marker};
 
+use self::fleet::{ACTED, CLAIMED, FleetCells};
 use self::mirror::Mirror;
 use super::counters::{Cell, Counters};
 use super::engines::ranks::ended::ENDED;
@@ -20,14 +22,15 @@ use super::engines::ranks::{OtherRanks, START};
 use super::evidence;
 use super::rule::{RuleGroup, RuleScope};
 use crate::model::{
-    ClusterNames, ClusterReadings, ClusterStatus, MOST_NODES, MOST_PEERS, MOST_SERIES_OF_A_NODE,
-    Moment, NodeMemory, NodeNews, NodeReadings, NodeStatus, Reading, Rejection, Schema, SeriesKey,
-    Wanted, series_of_node,
+    ClusterNames, ClusterReadings, ClusterStatus, FleetAction, MOST_NODES, MOST_PEERS,
+    MOST_SERIES_OF_A_NODE, Moment, NodeMemory, NodeNews, NodeReadings, NodeStatus, Reading,
+    Rejection, Schema, SeriesKey, Wanted, series_of_node,
 };
 
 /// Requested of each node even if no rule reads them: people see them, and they distinguish a
 /// series that is absent there from an unknown one.
-const ALWAYS_WANTED: [&str; 5] = [TOTAL, AVAILABLE, "uma_scrape_collector_success", START, ENDED];
+const ALWAYS_WANTED: [&str; 7] =
+    [TOTAL, AVAILABLE, "uma_scrape_collector_success", START, ENDED, CLAIMED, ACTED];
 
 const TOTAL: &str = "uma_memory_total_bytes";
 const AVAILABLE: &str = "uma_memory_available_bytes";
@@ -42,6 +45,8 @@ const RENEWED_AFTER: Duration = Duration::from_secs(600);
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
     names: Option<ClusterNames>,
+    /// Since when it is in it, on the uptime clock.
+    joined: Option<Duration>,
     store: SeriesStore,
     /// In a declared world all series are in one store, and this node may have a name.
     declared: Option<Option<Arc<str>>>,
@@ -53,6 +58,8 @@ pub(super) struct Cluster {
     /// Series of nodes that have gone, the oldest first; new nodes reuse them.
     retired: VecDeque<(Arc<str>, Cells)>,
     refused: Option<[Cell; Rejection::ALL.len()]>,
+    /// This node's own series for the fleet's limit.
+    fleet: Option<[FleetCells; FleetAction::ALL.len()]>,
     /// When the store was built, and whether a rebuild is due.
     renewed: Duration,
     is_worn: bool,
@@ -93,7 +100,7 @@ impl Cluster {
     /// Sets the name of this node in its cluster; `None`: it is in none.
     pub(super) fn set_names(&mut self, names: Option<ClusterNames>) {
         if self.names != names {
-            self.names = names;
+            (self.names, self.joined) = (names, None);
             self.store = self.store.successor();
             (self.mirror, self.nodes) = (Mirror::default(), BTreeMap::new());
             self.status = None;
@@ -274,6 +281,7 @@ impl Cluster {
     /// are mirrored if a rule is due.
     pub(super) fn advance(&mut self, at: Moment, own: &SeriesStore, is_due: bool) {
         let Some(names) = &self.names else { return };
+        self.joined.get_or_insert(at.uptime);
         for (name, node) in &mut self.nodes {
             let silent = node
                 .answered

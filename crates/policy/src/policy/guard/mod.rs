@@ -10,6 +10,7 @@ mod breaker;
 mod budget;
 mod by_engine;
 mod exclusion;
+mod fleet;
 mod inhibition;
 mod ledger;
 mod maintenance;
@@ -31,11 +32,13 @@ use serde::{Deserialize, Serialize};
 pub use breaker::BreakerLimit;
 pub use budget::MOST_TIMES;
 pub use by_engine::ByEngine;
+pub use fleet::{FleetLimit, FleetLimits, FleetShare, LONGEST_FLEET_PER};
 pub use maintenance::{DAY_MINUTES, MaintenanceWindow, WrittenWindow, time_zone};
 pub use protection::{Glob, Protected};
 pub use restore::{PastMoment, on_this_boots_clock};
 pub use silence::MOST_SILENCES;
 
+pub(super) use fleet::{FleetNode, FleetTurn, OtherNodes};
 pub(super) use ledger::ByMode;
 
 use super::Answer;
@@ -50,6 +53,7 @@ use crate::model::{
 use approval::{Approvals, Reply};
 use budget::Acts;
 use exclusion::UnderWay;
+use fleet::Fleet;
 use inhibition::Inhibitors;
 use ledger::Ledger;
 use settings::{DueUndo, HeldSettings};
@@ -85,6 +89,9 @@ pub struct GuardRails {
     /// Whether this machine is a node of a Kubernetes cluster.
     #[serde(default)]
     pub has_kubernetes: bool,
+    /// How many nodes of the cluster do the same at the same time.
+    #[serde(default, skip_serializing_if = "FleetLimits::are_none")]
+    pub fleet: FleetLimits,
 }
 
 /// The guard rails of one rule's acts.
@@ -142,6 +149,7 @@ pub(super) struct Guard {
     silences: Silences,
     approvals: Approvals,
     inhibitors: Inhibitors,
+    fleet: Fleet,
     /// For each window whether it is open, and the second of which that is true.
     open: (Option<i64>, Vec<bool>),
     now_ms: i64,
@@ -183,6 +191,7 @@ impl Guard {
     /// Brings everything to `at`: what has lapsed is forgotten.
     pub(super) fn advance(&mut self, at: Moment) {
         self.under_way.give_up(at.uptime);
+        self.fleet.advance(at);
         let second = at.utc.as_second();
         if self.open.0 == Some(second) {
             return;
@@ -379,6 +388,7 @@ impl Guard {
                     self.under_way.begin(decision);
                     self.settings.decided(decision);
                 }
+                self.fleet.decided(decision);
                 if let Some(approved) = decision.approved {
                     self.approvals.use_up(approved, Act::pending(decision.id, at.uptime));
                 }

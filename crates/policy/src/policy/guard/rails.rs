@@ -5,7 +5,7 @@ use std::time::Duration;
 use promql_rules::Labels;
 
 use super::{Guard, Guarded, milliseconds};
-use crate::model::{HoldReason, Moment, Target, because, duration_text};
+use crate::model::{FleetAction, HoldReason, Moment, Target, because, duration_text};
 use crate::policy::explain::Rail;
 use crate::policy::rule::AtMost;
 
@@ -57,6 +57,9 @@ impl Guard {
                 return Some(self.approval_rail(reason, guarded, at));
             }
             HoldReason::NotEnforced => self.unenforced(guarded),
+            HoldReason::FleetTurn | HoldReason::FleetLimit | HoldReason::FleetUnknown => {
+                return self.fleet_rail(reason, guarded, at);
+            }
             HoldReason::AimMet
             | HoldReason::Unknown
             | HoldReason::StepsExhausted
@@ -106,6 +109,13 @@ impl Guard {
             _ => "nobody has denied it".to_owned(),
         };
         Rail { reason, holds, left, used: None, detail }
+    }
+
+    fn fleet_rail(&self, reason: HoldReason, guarded: &Guarded<'_>, at: Moment) -> Option<Rail> {
+        let action = FleetAction::of(guarded.proposal.action)?;
+        let detail = self.fleet.explain(&self.rails.fleet, action, at)?;
+        let holds = self.hold_for_fleet(&guarded.proposal, at) == Some(reason);
+        Some(Rail { reason, holds, left: None, used: None, detail })
     }
 
     fn protected(&self, guarded: &Guarded<'_>) -> (bool, String) {

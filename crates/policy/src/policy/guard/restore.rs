@@ -75,6 +75,9 @@ impl Guard {
         if !act.is_notice && !act.takes_from_engine {
             self.spent.of_mut(act.mode).add(act.uptime_ms);
         }
+        if let Some(action) = act.fleet_action.filter(|_| act.mode == Mode::Enforce) {
+            self.fleet.acted(action, act.uptime_ms);
+        }
         let account = self.ledger.account_mut(&act.rule, act.mode);
         account.act(act.id, act.uptime_ms, act.is_notice, act.engine.as_deref());
         account.check_aim(act.aim_met);

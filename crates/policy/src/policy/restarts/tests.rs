@@ -462,6 +462,7 @@ fn past_act(act: &DecisionRecord, aim_met: Option<bool>, has_ended: bool) -> Pas
         died_in: (aim_met == Some(false)).then_some(EnginePhase::Starting),
         engine: None,
         takes_from_engine: false,
+        fleet_action: None,
         is_forgiven: false,
     }
 }

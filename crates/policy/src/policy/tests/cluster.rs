@@ -339,6 +339,8 @@ fn peers_are_asked_for_the_series_that_rules_read() {
         [
             "uma_engine_rank_ended_seconds []",
             "uma_engine_rank_start_seconds []",
+            "uma_fleet_act_age_seconds []",
+            "uma_fleet_claim_timestamp_seconds []",
             "uma_memory_available_bytes []",
             "uma_memory_contiguous_bytes [(\"block\", \"2MiB\")]",
             "uma_memory_free_bytes []",

@@ -7,6 +7,7 @@ mod cluster;
 mod emptying;
 mod engine_info;
 mod evicting;
+mod fleet;
 mod grades;
 mod guard;
 mod kernel_log;
@@ -122,6 +123,7 @@ fn past_act(rule: &RuleId, mode: Mode, now: Moment, ago: u64) -> PastAct {
         died_in: None,
         engine: None,
         takes_from_engine: false,
+        fleet_action: None,
         is_forgiven: false,
     }
 }

@@ -2,6 +2,7 @@
 
 mod breaker;
 mod budget;
+mod fleet;
 mod maintenance;
 mod people;
 mod protection;

@@ -211,6 +211,7 @@ fn remembered(act: &DecisionRecord) -> PastAct {
         died_in: None,
         engine: None,
         takes_from_engine: false,
+        fleet_action: None,
         is_forgiven: false,
     }
 }
