@@ -1,8 +1,8 @@
 //! Thin clients: [`Session`] calls one engine or server, and one request after the other;
 //! [`KeyedSession`] adds the keys of an engine. [`fleet_lock`] requests slots for reboots, [`peer`]
-//! the umawarden of another node, [`alertmanager`] posts alerts, [`collector`] sends telemetry, and
-//! `kubernetes` changes this machine's node.
-//! All requests leave through [`http`]; TLS is in `tls`.
+//! the umawarden of another node, [`alertmanager`] posts alerts, [`collector`] sends telemetry,
+//! `kubernetes` changes this machine's node, and [`nvsentinel`] reports health events over gRPC.
+//! HTTP requests leave through [`http`], but for those of `kubernetes`; TLS is in `tls`.
 
 pub mod alertmanager;
 pub mod collector;
@@ -16,6 +16,7 @@ mod keys;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod network;
+pub mod nvsentinel;
 pub mod owner;
 pub mod peer;
 mod session;

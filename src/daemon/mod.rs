@@ -19,6 +19,7 @@ mod gang_starts;
 mod kubernetes;
 mod leases;
 pub mod now;
+mod nvsentinel;
 mod orders;
 mod otlp;
 mod own;
@@ -417,9 +418,9 @@ impl Daemon {
     /// the results of orders.
     fn step(&mut self, now: Moment) -> Vec<Answer> {
         let began = clock::uptime();
+        self.seen.extend(self.evicting.readings());
         let mut step = self.policy.step(now, &self.seen);
         self.engines.set_loading(self.policy.is_any_engine_on_its_way());
-        self.seen.extend(self.evicting.readings());
         if self.policy.needs_engine_sample(now.uptime) {
             self.engines.scan_now();
             self.holders.scan_now();
@@ -463,6 +464,7 @@ impl Daemon {
     fn write_down(&mut self, now: Moment, mut step: Step) {
         self.report.step(now, &mut step);
         self.black_box.note(&step.events);
+        self.alerting.health_reports.record(&step.events);
         otlp::record_step(&self.otlp, &step);
         let boots = step.events.extract_if(.., |event| is_of_a_boot(event));
         for event in boots {

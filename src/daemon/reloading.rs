@@ -23,6 +23,9 @@ impl Daemon {
                 self.note(now, format!("a reload by {by} failed"));
             }
         })?;
+        let repairs = loaded.settings.nvsentinel.as_ref().is_some_and(|it| it.repairs.is_some());
+        // Of the two that may reboot, one stops before the other begins.
+        self.alerting.health_reports.let_repair(false);
         let ended = self.policy.replace_rules(now, loaded.settings.mode, &loaded.rules);
         self.evicting.obey(&self.policy);
         if let Some(cluster) = &self.cluster {
@@ -35,6 +38,7 @@ impl Daemon {
         self.policy.set_assessment_limits(loaded.settings.assessment);
         self.policy.forget_received_after(loaded.settings.alertmanager.forget_after);
         self.deferred.declare(loaded.settings.restarts.clone());
+        self.alerting.health_reports.let_repair(repairs);
         for change in ended {
             self.journal.record(&Entry::Alert(change));
         }

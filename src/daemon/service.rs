@@ -1,5 +1,6 @@
 //! Threads of the daemon: signals, the HTTP server, reloads, systemd's notifications.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -47,10 +48,17 @@ pub(super) fn needs_restart(used: &Settings, read: &Settings) -> Vec<&'static st
         ("alertmanager", used.alertmanager.sending == read.alertmanager.sending),
         ("kubernetes", used.kubernetes == read.kubernetes),
         ("otlp", used.otlp == read.otlp),
+        ("nvsentinel", reports_to(used) == reports_to(read)),
         ("log", used.log == read.log),
         ("cluster", used.cluster == read.cluster),
     ];
     parts.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
+}
+
+/// Where health events go, and of which node; the rest applies at a reload.
+fn reports_to(settings: &Settings) -> Option<(&Path, Option<&str>)> {
+    let nvsentinel = settings.nvsentinel.as_ref()?;
+    Some((&nvsentinel.socket, nvsentinel.node.as_deref()))
 }
 
 /// Reads the configuration again. An error has all mistakes.

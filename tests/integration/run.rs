@@ -14,6 +14,7 @@ mod kernel_log;
 mod kill_nine;
 mod ladder;
 mod node;
+mod nvsentinel;
 mod operator;
 mod otlp;
 mod priority;

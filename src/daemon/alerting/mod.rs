@@ -24,6 +24,7 @@ use serde_json::Value;
 use self::current::{CurrentAlerts, Outgoing};
 use self::schedule::Schedule;
 use super::clock;
+use super::nvsentinel::HealthReports;
 use super::wake::Wake;
 use crate::clients::alertmanager;
 use crate::config::settings::Settings;
@@ -61,6 +62,8 @@ pub(super) struct Alerting {
     /// Whether posts wait until the journal has capacity for them.
     pub(super) posts_are_held: bool,
     schema: Arc<Schema>,
+    /// Those for NVSentinel.
+    pub(super) health_reports: HealthReports,
 }
 
 /// Counters of all Alertmanagers.
@@ -122,6 +125,7 @@ impl Alerting {
             posts_are_held: false,
             schema: Arc::new(Schema { series: series(sending) }),
             servers,
+            health_reports: HealthReports::start(settings.nvsentinel.as_ref(), status)?,
         };
         if sending.to.is_empty() {
             return Ok(alerting);
@@ -287,7 +291,7 @@ fn series(sending: &AlertSending) -> Vec<SeriesKey> {
     series
 }
 
-fn node_name() -> String {
+pub(super) fn node_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let is_name = !name.is_empty() && !name.contains(char::is_control);
     if is_name { name } else { "localhost".to_owned() }

@@ -16,6 +16,7 @@ mod kubernetes;
 pub mod ladder;
 pub mod measure;
 pub mod mistake;
+pub mod nvsentinel;
 pub mod otlp;
 pub mod overrides;
 pub mod reader;

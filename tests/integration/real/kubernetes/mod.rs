@@ -1,6 +1,7 @@
 //! A real API server of Kubernetes with its etcd. `tests/kubernetes/build` builds them; these tests
 //! run where `UMAWARDEN_KUBE_APISERVER` and `UMAWARDEN_ETCD` name the programs.
 
+mod agent;
 mod chart;
 mod privileges;
 mod server;

@@ -125,6 +125,10 @@ pub fn load_under(settings: Settings) -> Result<Loaded, LoadError> {
     let idle = overrides::apply(&settings.overrides, &mut rules)
         .map_err(|mistakes| LoadError::Settings(Mistakes(mistakes)))?;
     remarks.extend(idle.iter().map(Mistake::line_text));
+    let nvsentinel = settings.nvsentinel.as_ref();
+    if let Some(mistake) = nvsentinel.and_then(|known| known.check(&rules, settings.mode)) {
+        return Err(LoadError::Settings(Mistakes(vec![mistake])));
+    }
     remark_on(&rules, &mut remarks);
     let ladders = broken_ladders(&rules, settings.mode).into_iter();
     remarks.extend(ladders.map(|ladder| format!("{ladder}; {}", ladder.remedy())));

@@ -9,6 +9,7 @@ use crate::config::engines;
 use crate::config::guard_rails::{self, NamedAlert};
 use crate::config::measure::{ListenAddress, base_url, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
+use crate::config::nvsentinel::{self, NvsentinelSettings};
 use crate::config::otlp::{self, OtlpSettings};
 use crate::config::overrides::{self, WrittenOverride};
 use crate::config::reboot;
@@ -97,6 +98,8 @@ pub struct FileSettings {
     pub kubernetes: Option<KubernetesSettings>,
     /// `otlp`.
     pub otlp: Option<OtlpSettings>,
+    /// `nvsentinel`.
+    pub nvsentinel: Option<NvsentinelSettings>,
     /// `starts.at_once`.
     pub starts_at_once: Option<u32>,
     /// `starts.folder`.
@@ -138,6 +141,7 @@ const KEYS: [&str; 23] = [
     "alertmanager",
     "kubernetes",
     "otlp",
+    "nvsentinel",
 ];
 
 const ADVICE: [Advice; 12] = [
@@ -183,6 +187,8 @@ pub fn parse_settings(source: &SourceText) -> Result<FileSettings, Mistakes> {
         settings.alertmanager =
             table.get("alertmanager").and_then(|node| alertmanager::read(node, &mut findings));
         settings.otlp = table.get("otlp").and_then(|node| otlp::read(node, &mut findings));
+        settings.nvsentinel =
+            table.get("nvsentinel").and_then(|node| nvsentinel::read(node, &mut findings));
         settings.overrides = table
             .get("rules")
             .and_then(|node| overrides::read(node, &mut findings))

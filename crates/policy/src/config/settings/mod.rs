@@ -9,6 +9,7 @@ use super::cluster::in_folder as in_folder_of;
 use super::flags::RunFlags;
 use super::guard_rails::{NamedAlert, default_guard_rails};
 use super::measure::ListenAddress;
+use super::nvsentinel::NvsentinelSettings;
 use super::otlp::OtlpSettings;
 use super::overrides::WrittenOverride;
 use crate::model::{
@@ -72,6 +73,8 @@ pub struct Settings {
     pub kubernetes: Option<KubernetesSettings>,
     /// Export of metrics and traces.
     pub otlp: Option<OtlpSettings>,
+    /// Where health events for NVSentinel go; `None`: nowhere.
+    pub nvsentinel: Option<NvsentinelSettings>,
 }
 
 /// Time between two readings of memory.
@@ -347,6 +350,7 @@ impl Settings {
             alertmanager: file.alertmanager.unwrap_or_default(),
             kubernetes,
             otlp: merge_otlp(flags, file.otlp, folder),
+            nvsentinel: file.nvsentinel,
         }
     }
 }

@@ -96,6 +96,7 @@ fn everything_has_a_default() {
         alertmanager: AlertmanagerSettings::default(),
         kubernetes: None,
         otlp: None,
+        nvsentinel: None,
     };
     assert_eq!(settings, expected);
 }
