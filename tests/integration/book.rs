@@ -290,6 +290,12 @@ fn the_commented_configuration_has_only_defaults_and_every_key() {
             }
         }
     }
-    let free = ["/rules", "/guard_rails/protect/labels", "/alertmanager/labels", "/otlp/resource"];
+    let free = [
+        "/rules",
+        "/guard_rails/protect/labels",
+        "/guard_rails/protect/pod_labels",
+        "/alertmanager/labels",
+        "/otlp/resource",
+    ];
     assert!(open.iter().all(|pointer| free.contains(&pointer.as_str())), "{open:?}");
 }

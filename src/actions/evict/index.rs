@@ -6,7 +6,7 @@
 //!
 //! Engines sort the files that an index names by their names or by the numbers in these, or take
 //! them as it names them. The cache of Hugging Face names files by their digests; the names are
-//! those of links in `snapshots/REVISION` beside the folder `blobs` (huggingface_hub,
+//! those of links in `snapshots/REVISION` next to the folder `blobs` (huggingface_hub,
 //! docs/source/en/guides/manage-cache.md).
 
 use std::cmp::Ordering;

@@ -209,7 +209,7 @@ impl Ledger {
         self.read_of(id) >= length - length / MAY_BE_UNREAD_PART
     }
 
-    /// Whether almost all of a chunk has been read, at whatever times: readers that share a file are
+    /// Whether almost all of a chunk has been read, whenever: readers that share a file are
     /// apart from one another.
     pub(super) fn was_mostly_read(&self, id: ChunkId) -> bool {
         let length = self.length_of(id);

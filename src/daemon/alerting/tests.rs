@@ -183,6 +183,7 @@ fn decisions_fire_for_a_while_and_a_repeated_one_is_the_same() {
 fn only_the_configured_kinds_of_decisions_are_sent() {
     let (to, received) = sync_channel(1);
     let mut alerting = Alerting {
+        health_reports: HealthReports::default(),
         which: SentDecisions::None,
         to: Some(to),
         tally: Arc::default(),
@@ -217,6 +218,7 @@ fn every_counter_has_a_series_in_the_table() {
     let sending = AlertSending { to: vec![server.clone(), server], ..AlertSending::default() };
     let (to, _decisions) = sync_channel(1);
     let mut alerting = Alerting {
+        health_reports: HealthReports::default(),
         which: SentDecisions::None,
         to: Some(to),
         tally: Arc::default(),

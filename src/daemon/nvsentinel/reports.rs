@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kernel_faults::{KernelEvent, OomConstraint};
 
 use crate::clients::nvsentinel::{
     ACTION_NONE, ACTION_RESTART_BM, BehaviourOverrides, Entity, HealthEvent,
     STRATEGY_EXECUTE_REMEDIATION, STRATEGY_STORE_ONLY,
 };
-use crate::model::{AlertState, Event, EventKind, Moment};
+use crate::model::{AlertState, Event, EventKind, KernelEvent, Moment, OomConstraint};
 use crate::policy::status::{RuleState, RuleStatus};
 
 const AGENT: &str = "umawarden";

@@ -219,29 +219,64 @@ fn a_pod_reserves_memory_by_the_api_until_it_gives_it_back() {
     }
 }
 
-/// The snippet of the book: an init container repeats the request until memory is reserved.
+/// The snippet of the book: an init container waits until memory is reserved, and says why it waits.
 #[test]
 fn the_init_container_of_the_book_reserves_memory() {
     const PAGE: &str = include_str!("../../../docs/src/tasks/leases.md");
-    if Command::new("curl").arg("--version").output().is_err() {
-        return eprintln!("skipped: there is no curl");
-    }
-    let script = PAGE.lines().find_map(|line| line.trim().strip_prefix("- until curl ")).unwrap();
+    let arguments = PAGE.lines().find_map(|line| line.trim().strip_prefix("args: [")).unwrap();
     let node = Node::new();
     assert_eq!(node.post("/api/v1/gate?need=1GiB&id=first&name=first").0 / 100, 5, "not yet known");
     node.daemon.wait_until("reserved", |_| node.post("/api/v1/gate?need=1GiB&id=first").0 == 200);
-    let (host, port) = node.daemon.address().rsplit_once(':').unwrap();
-    let script = script.replace(":9942", &format!(":{port}")).replace("90GiB", "2GiB");
-    let mut container = Command::new("sh");
-    container.args(["-c", &format!("until curl {script}")]).env("NODE", host);
-    container.env("POD", "pod-uid").env("TOKEN", &node.token.token);
-    let mut container = container.spawn().unwrap();
+    let token = node.path("token");
+    write_secret(&token, &node.token.token);
+    let arguments = arguments.trim_end_matches(']').split(", ").map(|argument| {
+        let argument = argument.replace("$(NODE)", node.daemon.address()).replace("90GiB", "2GiB");
+        argument.replace("/token/token", &token.display().to_string())
+    });
+    let mut container = Command::new(binary());
+    container.args(arguments).env("POD_NAMESPACE", "models").env("POD_NAME", "llm-0");
+    container.env("POD_UID", "pod-uid").stderr(Stdio::piped()).stdout(Stdio::piped());
+    let container = container.spawn().unwrap();
     node.wait_until("waiting", &[("first", "granted"), ("vllm", "waiting")]);
+    let leases: Value = serde_json::from_str(&node.daemon.get("/api/v1/leases").1).unwrap();
+    let text = leases.to_string();
+    for part in ["\"id\":\"pod-uid\"", "\"namespace\":\"models\"", "\"name\":\"llm-0\""] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
     let client = crate::daemon::http_client().build().unwrap();
     let url = format!("http://{}/api/v1/leases/first", node.daemon.address());
     assert!(
         client.delete(url).bearer_auth(&node.token.token).send().unwrap().status().is_success()
     );
-    assert!(container.wait().unwrap().success());
+    let output = container.wait_with_output().unwrap();
+    let [printed, said] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success() && printed.starts_with("open: "), "{printed}{said}");
+    assert!(said.contains("umawarden: vllm waits: "), "{said}");
     node.wait_until("reserved", &[("vllm", "granted")]);
+}
+
+#[test]
+fn a_gate_on_another_node_says_why_it_is_refused_and_gives_its_request_back() {
+    let node = Node::new();
+    let gate = |token: Option<&str>, more: &[&str]| {
+        let mut gate = Command::new(binary());
+        gate.args(["gate", "--need", "1GiB", "--node", node.daemon.address()]).args(more);
+        if let Some(token) = token {
+            let file = node.path("given");
+            write_secret(&file, token);
+            gate.arg("--bearer-token-file").arg(file);
+        }
+        let output = gate.output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    node.daemon.wait_until("measured", |_| node.post("/api/v1/gate?need=1GiB&id=a").0 == 200);
+    let (code, text) = gate(None, &["--timeout", "0s"]);
+    assert!(code == Some(1) && text.contains("401"), "{code:?}: {text}");
+    let (code, text) = gate(Some(&node.token.token), &["--timeout", "0s", "--json", "--name", "b"]);
+    let reply: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!((code, &reply["open"]), (Some(1), &false.into()), "{text}");
+    let leases = node.daemon.get("/api/v1/leases").1;
+    assert!(!leases.contains("\"who\":\"b\""), "it was given back: {leases}");
 }

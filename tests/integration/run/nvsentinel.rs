@@ -262,7 +262,7 @@ fn without_a_connector_all_goes_on_and_the_present_state_comes_once_there_is_one
     let event = connector.events.recv_timeout(Duration::from_secs(70)).unwrap();
     assert_eq!(text(&event, 4), "Low");
     daemon.wait_until("its end", |daemon| lines(daemon, "nvsentinel_up") == 1);
-    assert_eq!(lines(&daemon, "nvsentinel_down"), 1, "said once");
+    assert_eq!(lines(&daemon, "nvsentinel_down"), 1, "once");
     daemon.terminate();
 }
 

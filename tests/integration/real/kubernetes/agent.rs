@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use umawarden::actions::{Executor as _, Performed, RebootExecutor};
-use umawarden::model::{
-    Action, KubernetesAccess, NodeDrain, OutcomeResult, RebootAct, RebootLock,
-};
+use umawarden::model::{Action, KubernetesAccess, NodeDrain, OutcomeResult, RebootAct, RebootLock};
 use umawarden::supervisors::logind::Bus;
 
 use super::Cluster;

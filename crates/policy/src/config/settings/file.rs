@@ -117,7 +117,7 @@ pub(in crate::config) const MODES: [(&str, Mode); 2] =
 const FORMATS: [(&str, LogFormat); 3] =
     [("text", LogFormat::Text), ("logfmt", LogFormat::Logfmt), ("json", LogFormat::Json)];
 
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 24] = [
     "mode",
     "enforce",
     "rule_files",

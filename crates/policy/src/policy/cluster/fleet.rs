@@ -41,7 +41,7 @@ impl FleetCells {
 }
 
 impl RemoteNode {
-    /// What it has published of an action; `None`: unknown, or it is of a version that says
+    /// What it has published of an action; `None`: unknown, or it is of a version that publishes
     /// nothing.
     fn turn(&self, action: FleetAction, store: &SeriesStore) -> Option<FleetTurn> {
         if self.is_silent || self.answered.is_none() {

@@ -252,7 +252,7 @@ impl Fleet {
         }
     }
 
-    /// What it says of an action, for people.
+    /// The state of the limit for an action, for people.
     pub(super) fn explain(
         &self,
         limits: &FleetLimits,
