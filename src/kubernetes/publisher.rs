@@ -42,7 +42,6 @@ struct Report {
 
 /// The state of the thread.
 pub(super) struct Publisher {
-    settings: KubernetesSettings,
     setup: KubernetesSetup,
     api: Option<NodeApi>,
     tally: Arc<Tally>,
@@ -60,7 +59,6 @@ impl Publisher {
     pub(super) fn new(setup: KubernetesSetup, tally: Arc<Tally>) -> Self {
         let node = node_name(&setup.settings.access);
         Self {
-            settings: setup.settings.clone(),
             api: None,
             tally,
             report: Report::default(),
@@ -77,7 +75,7 @@ impl Publisher {
     pub(super) async fn turn(&mut self) {
         let now = (self.setup.clock)();
         let status = self.setup.status.load_full();
-        if self.settings.events {
+        if self.setup.settings.events {
             self.events.take(&status, now.uptime);
             self.tally.dropped(self.events.take_dropped());
         }
@@ -93,10 +91,10 @@ impl Publisher {
 
     /// Says that nobody checks the conditions any more.
     pub(super) async fn leave(&mut self) {
-        if self.settings.conditions.is_empty() || self.report.at.is_none() {
+        if self.setup.settings.conditions.is_empty() || self.report.at.is_none() {
             return;
         }
-        let states = conditions::left(&self.settings.conditions);
+        let states = conditions::left(&self.setup.settings.conditions);
         let reported = self.report.reported.take().unwrap_or_default();
         let now = (self.setup.clock)();
         let patch = json!({"conditions": as_json(&states, &reported, now.utc)});
@@ -108,7 +106,7 @@ impl Publisher {
 
     /// `Ok(false)`: nothing was due.
     async fn send_status(&mut self, status: &Status, now: Moment) -> Result<bool, ApiError> {
-        let states = conditions::states(&self.settings.conditions, &status.rules);
+        let states = conditions::states(&self.setup.settings.conditions, &status.rules);
         let mebibytes = self.requestable(status, now.uptime);
         if states.is_empty() && mebibytes.is_none() || !self.is_due(&states, mebibytes, now.uptime)
         {
@@ -146,7 +144,7 @@ impl Publisher {
 
     /// The memory that is offered: the last figure until a new one has stayed.
     fn requestable(&mut self, status: &Status, now: Duration) -> Option<u64> {
-        if !self.settings.extended_resource {
+        if !self.setup.settings.extended_resource {
             return None;
         }
         let offered = self.report.mebibytes;
@@ -203,7 +201,7 @@ impl Publisher {
     ) -> Result<T, ApiError> {
         let api = match self.api.take() {
             Some(api) => api,
-            None => NodeApi::open(&self.settings.access).await?,
+            None => NodeApi::open(&self.setup.settings.access).await?,
         };
         let result = request(&api).await;
         // After an error the kubeconfig or the service account is read again.

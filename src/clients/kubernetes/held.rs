@@ -143,21 +143,20 @@ impl NodeState {
     }
 
     /// What that change comes to.
-    pub fn plan(&self, change: &Change) -> Plan {
-        let held = match self.held() {
-            Ok(held) => held,
-            Err(error) => {
-                let effect = format!(
-                    "nothing was changed: the annotation {HELD} of the node cannot be read \
-                     ({error}): remove it, and what it stands for"
-                );
-                return Plan { patch: None, effect };
-            }
-        };
-        match change {
+    ///
+    /// # Errors
+    /// What umawarden has changed is not known: somebody has written over the annotation.
+    pub fn plan(&self, change: &Change) -> Result<Plan, String> {
+        let held = self.held().map_err(|error| {
+            format!(
+                "nothing was changed: the annotation {HELD} of the node cannot be read ({error}): \
+                 remove it, and what it stands for"
+            )
+        })?;
+        Ok(match change {
             Change::Hold(new) => self.hold(held, new),
             Change::Release(_) | Change::ReleaseDecisions => self.release(held, change),
-        }
+        })
     }
 
     fn hold(&self, mut held: Vec<Held>, new: &Held) -> Plan {

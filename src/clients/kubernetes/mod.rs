@@ -48,6 +48,9 @@ pub enum ApiError {
     /// There is nothing to connect with.
     #[error("{0}")]
     Unconfigured(String),
+    /// The node is in a state in which nothing can be done.
+    #[error("{0}")]
+    Unusable(String),
     /// No response, or none that can be read.
     #[error("the API server of Kubernetes at {server} {what}")]
     Unreachable {
@@ -83,7 +86,7 @@ impl ApiError {
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Refused { code, .. } => Some(*code),
-            Self::Unconfigured(_) | Self::Unreachable { .. } => None,
+            _ => None,
         }
     }
 
@@ -91,7 +94,7 @@ impl ApiError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
-            Self::Unconfigured(_) | Self::Unreachable { .. } => None,
+            _ => None,
         }
     }
 }
@@ -187,7 +190,7 @@ impl NodeApi {
         let mut conflicts = 0;
         loop {
             let state = self.state().await?;
-            let Plan { patch, effect } = state.plan(change);
+            let Plan { patch, effect } = state.plan(change).map_err(ApiError::Unusable)?;
             let Some(patch) = patch else { return Ok(effect) };
             let (params, patch) = (parameters(), Patch::Merge(patch));
             let request = ApiRequest::new(NODES).patch(&self.node, &params, &patch);

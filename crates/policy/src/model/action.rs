@@ -371,12 +371,7 @@ impl fmt::Display for Action {
             }
             Self::EvictCheckpoint { engine, behind_bytes, floor_bytes, prefetch, for_at_most } => {
                 write!(f, "evict_checkpoint of {engine}, keeping the last {behind_bytes} bytes")?;
-                if *floor_bytes > 0 {
-                    write!(f, " and {floor_bytes} bytes free")?;
-                }
-                if *prefetch != Prefetch::Off {
-                    write!(f, ", prefetch {prefetch}")?;
-                }
+                evicting(f, *floor_bytes, *prefetch)?;
                 write!(f, ", for at most {for_at_most:?}")
             }
             Self::EmptyCache { engine, allow } => {
@@ -423,6 +418,16 @@ impl fmt::Display for Action {
             Self::Reboot(act) => act.fmt(f),
         }
     }
+}
+
+fn evicting(f: &mut fmt::Formatter<'_>, floor_bytes: u64, prefetch: Prefetch) -> fmt::Result {
+    if floor_bytes > 0 {
+        write!(f, " and {floor_bytes} bytes free")?;
+    }
+    if prefetch != Prefetch::Off {
+        write!(f, ", prefetch {prefetch}")?;
+    }
+    Ok(())
 }
 
 /// What ends a temporary setting.

@@ -14,7 +14,8 @@ use super::otlp::OtlpSettings;
 use super::overrides::WrittenOverride;
 use crate::model::{
     AlertmanagerSettings, AssessmentLimits, ClusterSettings, DeclaredEngine, DeclaredRestart,
-    Drain, KubernetesSettings, Mode, NodeDrain, RebootSettings, StartSettings, named,
+    Drain, KubernetesAccess, KubernetesSettings, Mode, NodeDrain, RebootSettings, StartSettings,
+    named,
 };
 use crate::policy::guard::GuardRails;
 
@@ -282,10 +283,7 @@ impl Settings {
         let mode = merge_mode(flags, &file);
         let paths = merge_paths(flags, &file, folder);
         let rules = merge_rules(flags, &file, folder);
-        let kubernetes = file.kubernetes.map(|mut kubernetes| {
-            kubernetes.access.kubeconfig = kubernetes.access.kubeconfig.map(in_folder);
-            kubernetes
-        });
+        let kubernetes = file.kubernetes.map(|file| kubernetes_in_folder(file, folder));
         let default_storage =
             environment.state_directory.clone().unwrap_or_else(|| PathBuf::from("data"));
         let storage_path = flags
@@ -315,17 +313,11 @@ impl Settings {
                 ..merge_web(flags, file.listen, file.telemetry_path)
             },
             pause_file: in_storage(&flags.pause_file, file.pause_file, "paused"),
-            storage: Storage {
-                path: storage_path,
-                retention_time: flags
-                    .retention_time
-                    .or(file.retention_time)
-                    .unwrap_or(limits::DEFAULT_RETENTION_TIME),
-                retention_size_bytes: flags
-                    .retention_size_bytes
-                    .or(file.retention_size_bytes)
-                    .unwrap_or(limits::DEFAULT_RETENTION_SIZE_BYTES),
-            },
+            storage: merge_storage(
+                flags,
+                (file.retention_time, file.retention_size_bytes),
+                storage_path,
+            ),
             recording: merge_recording(flags, file.recording_size_bytes, file.recording_black_box),
             gpu: merge_gpu(flags, file.gpu_interval, file.gpu_library.map(in_folder)),
             log: Log {
@@ -424,6 +416,26 @@ fn merge_assessment_limits(
         leaked_bytes: leaked_bytes.unwrap_or(usual.leaked_bytes),
         leaked_after: leaked_after.unwrap_or(usual.leaked_after),
     }
+}
+
+fn merge_storage(
+    flags: &RunFlags,
+    (time, size_bytes): (Option<Duration>, Option<u64>),
+    path: PathBuf,
+) -> Storage {
+    let time = flags.retention_time.or(time);
+    let size_bytes = flags.retention_size_bytes.or(size_bytes);
+    Storage {
+        path,
+        retention_time: time.unwrap_or(limits::DEFAULT_RETENTION_TIME),
+        retention_size_bytes: size_bytes.unwrap_or(limits::DEFAULT_RETENTION_SIZE_BYTES),
+    }
+}
+
+fn kubernetes_in_folder(file: KubernetesSettings, folder: &Path) -> KubernetesSettings {
+    let kubeconfig = file.access.kubeconfig.map(|path| folder.join(path));
+    let access = KubernetesAccess { kubeconfig, ..file.access };
+    KubernetesSettings { access, ..file }
 }
 
 /// A reboot asks the lock server and Kubernetes, where there are such.
