@@ -209,11 +209,12 @@ impl Ledger {
         self.read_of(id) >= length - length / MAY_BE_UNREAD_PART
     }
 
-    /// Whether almost all of a chunk has been read, whenever: readers that share a file are
-    /// apart from one another.
+    /// Whether almost all of a chunk has been read, at whatever times: readers that share a file
+    /// are apart from one another.
     pub(super) fn was_mostly_read(&self, id: ChunkId) -> bool {
         let length = self.length_of(id);
-        self.chunk(id).is_some_and(|chunk| chunk.ever_read >= length - length / MAY_BE_UNREAD_PART)
+        let enough = length - length / MAY_BE_UNREAD_PART;
+        self.chunk(id).is_some_and(|chunk| chunk.ever_read >= enough)
     }
 
     /// Whether something of a chunk has been read at any time.
@@ -231,8 +232,8 @@ impl Ledger {
         self.chunk(id).is_some_and(|chunk| chunk.out > 0)
     }
 
-    /// Whether the readers have gone on by the whole distance, and by `least` bytes, since they were
-    /// there.
+    /// Whether the readers have gone on by the whole distance, and by `least` bytes, since they
+    /// were there.
     pub(super) fn is_passed(&self, id: ChunkId, least: u64) -> bool {
         let distance = self.keep.max(least);
         self.has_begun(id)

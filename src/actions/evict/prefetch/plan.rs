@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn what_the_last_of_the_ranks_may_still_read_counts_as_unused_only_far_behind() {
         let mut world = ranks(0, 75, true);
-        assert_eq!(world.wants(MUCH).len(), 43);
+        assert_eq!(world.wants(MUCH).len(), 44);
         let mut half_of = |pieces: std::ops::Range<usize>| {
             for piece in pieces {
                 let half = ChunkSample { read: CHUNK_BYTES / 2, ..UNREAD };
