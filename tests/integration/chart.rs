@@ -14,7 +14,7 @@ use serde_json::Value;
 /// The objects of a release `umawarden` in the namespace `umawarden`.
 pub type Objects = Vec<Value>;
 
-fn path(below_root: &str) -> PathBuf {
+pub fn path(below_root: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(below_root)
 }
 
@@ -29,12 +29,18 @@ fn yaml(text: &str) -> Value {
 
 /// Helm with arguments, in a home of its own. `None`, with a note: there is none.
 fn helm(arguments: &[&str]) -> Option<Result<String, String>> {
+    helm_in(Path::new("/dev/null"), arguments)
+}
+
+/// The same, for a cluster.
+pub fn helm_in(kubeconfig: &Path, arguments: &[&str]) -> Option<Result<String, String>> {
     let Some(helm) = std::env::var_os("UMAWARDEN_HELM").filter(|path| !path.is_empty()) else {
         eprintln!("skipped: UMAWARDEN_HELM names no Helm; tests/tools/helm brings it");
         return None;
     };
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(helm);
+    command.env("KUBECONFIG", kubeconfig);
     for variable in ["HOME", "HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
         command.env(variable, home.path());
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::server::Cluster;
 use crate::chart::rights::{FEATURES, Feature, sets_of_features, without_features};
 use crate::chart::switches::{VERSIONS, positions};
-use crate::chart::{Objects, objects};
+use crate::chart::{Objects, helm_in, objects, path};
 
 /// The service account of the chart.
 const ACCOUNT: &str = "system:serviceaccount:umawarden:umawarden";
@@ -47,14 +47,7 @@ fn list(objects: &[Value]) -> String {
 
 #[test]
 fn the_api_server_accepts_every_object_of_the_chart() {
-    if objects(&json!({}), VERSIONS[0]).is_none() {
-        return;
-    }
-    let Some(cluster) = Cluster::start() else { return };
-    cluster.apply("admin", NAMESPACE).unwrap();
-    cluster.apply("admin", DEFINITIONS).unwrap();
-    let names = "customresourcedefinitions";
-    cluster.kubectl(&["wait", "--for=condition=Established", names, "--all", "--timeout=60s"]);
+    let Some(cluster) = cluster() else { return };
     let mut all: BTreeSet<String> = BTreeSet::new();
     for values in positions() {
         all.extend(objects(&values, VERSIONS[0]).unwrap().iter().map(Value::to_string));
@@ -72,6 +65,69 @@ fn the_api_server_accepts_every_object_of_the_chart() {
     let arguments = ["apply", "--dry-run=server", "--validate=true", "-f", "-"];
     let refused = cluster.kubectl_as("admin", &arguments, &wrong.to_string()).unwrap_err();
     assert!(refused.contains("hostPid"), "{refused}");
+}
+
+/// A cluster that can take every object of the chart. `None`: Helm or the programs are not here.
+fn cluster() -> Option<Cluster> {
+    objects(&json!({}), VERSIONS[0])?;
+    let cluster = Cluster::start()?;
+    cluster.apply("admin", NAMESPACE).unwrap();
+    cluster.apply("admin", DEFINITIONS).unwrap();
+    let names = "customresourcedefinitions";
+    cluster.kubectl(&["wait", "--for=condition=Established", names, "--all", "--timeout=60s"]);
+    Some(cluster)
+}
+
+/// What a release of the chart has made: kinds and names.
+fn made(cluster: &Cluster) -> BTreeSet<String> {
+    let kinds = "daemonsets,configmaps,serviceaccounts,podmonitors,prometheusrules,clusterroles,\
+                 clusterrolebindings,priorityclasses";
+    let label = "app.kubernetes.io/instance=umawarden";
+    let arguments = ["get", kinds, "--namespace=umawarden", "-o", "name", "-l", label];
+    cluster.kubectl(&arguments).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn helm_installs_upgrades_and_removes_a_release() {
+    let Some(cluster) = cluster() else { return };
+    let kubeconfig = cluster.kubeconfig("admin");
+    let helm = |arguments: &[&str]| {
+        let done = helm_in(&kubeconfig, &[arguments, &["--namespace=umawarden"]].concat());
+        done.unwrap().unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
+    };
+    let chart = path("packaging/kubernetes/chart/umawarden").display().to_string();
+    let everything = "podMonitor.enabled=true,prometheusRules.enabled=true,dashboards.enabled=true,\
+                      priorityClass.create=true,priorityClass.name=umawarden,enforce={evict}";
+    let notes = helm(&["install", "umawarden", &chart, "--set", everything]);
+    assert!(notes.contains("It carries out: evict."), "{notes}");
+    let all = made(&cluster);
+    for object in [
+        "daemonset.apps/umawarden",
+        "podmonitor.monitoring.coreos.com/umawarden",
+        "prometheusrule.monitoring.coreos.com/umawarden-agents",
+        "configmap/umawarden-dashboard-fleet",
+        "priorityclass.scheduling.k8s.io/umawarden",
+        "clusterrole.rbac.authorization.k8s.io/umawarden",
+    ] {
+        assert!(all.contains(object), "{object}: {all:?}");
+    }
+    let notes = helm(&["upgrade", "umawarden", &chart, "--reset-values"]);
+    assert!(notes.contains("It observes, and carries out nothing."), "{notes}");
+    let fewer = made(&cluster);
+    assert!(fewer.is_subset(&all) && fewer.contains("daemonset.apps/umawarden"), "{fewer:?}");
+    assert!(!fewer.iter().any(|object| object.contains("dashboard")), "{fewer:?}");
+    helm(&["uninstall", "umawarden", "--wait"]);
+    assert_eq!(made(&cluster), BTreeSet::new());
+}
+
+#[test]
+fn the_api_server_accepts_the_base() {
+    let Some(cluster) = cluster() else { return };
+    let base = path("packaging/kubernetes/base").display().to_string();
+    let built = cluster.kubectl(&["kustomize", &base]);
+    let arguments = ["apply", "--dry-run=server", "--validate=true", "-f", "-"];
+    let applied = cluster.kubectl_as("admin", &arguments, &built).unwrap();
+    assert!(applied.contains("daemonset.apps/umawarden created"), "{applied}");
 }
 
 /// The role of the chart with these values, in place of the one before.
