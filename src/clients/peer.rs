@@ -171,7 +171,7 @@ impl Peer {
     pub fn reserve(&mut self, lease: &LeaseRequest) -> PeerGate {
         let unknown = |why: String| PeerGate::Unknown { why: why.into() };
         let mut path = self.lease_path(lease);
-        if let Some(Pod { namespace, name, uid, .. }) = &lease.pod {
+        if let Some(Pod { namespace, name, uid, .. }) = lease.pod.as_deref() {
             path.push_str(&format!("&pod={}", encoded(&format!("{namespace}/{name}/{uid}"))));
         }
         let answer = match self.send(&Method::POST, &path) {

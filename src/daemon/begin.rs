@@ -80,11 +80,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let entrance = Entrance::open(&settings)?;
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
     let started = clock::now();
-    let journal = Arc::new(open_journal(&settings));
-    let boot = find_boot_id(&settings);
-    let boot_id = name_kernel_log(&settings, boot.as_deref(), started);
-    let resume = resume_point(&journal, &boot_id);
-    let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
+    let Beginning { journal, boot, boot_id, resume, next_decision } = beginning(&settings, started);
     let mut policy = new_policy(&loaded, started, next_decision, resume.as_ref());
     let (past, found) = search_past(&settings, &journal, &boot_id, boot.as_deref(), &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
@@ -101,6 +97,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let (service, access) = serve(&settings, entrance, (loader, &wake), taker, own, &shared)?;
     let otlp = otlp::start(&settings, &boot_id, &status)?;
     let kubernetes = kubernetes::start(&settings, &status)?;
+    let servers = (&otlp, &kubernetes);
     let sampling = Sampling::new(settings.sampling_interval, &settings.path.procfs);
     // Threads that start from here on are raised like this one.
     let priority = settle_in();
@@ -109,13 +106,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let worker = start_worker(&journal, &pause, &wake, sender, &loaded, acting)?;
     // Last: a failed start must leave no open record.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), priority);
-    let own = own_readings(
-        &settings,
-        started,
-        sampling.interval(),
-        (tally, access),
-        (&otlp, &kubernetes),
-    );
+    let own = own_readings(&settings, started, sampling.interval(), (tally, access), servers);
     Ok(Daemon {
         memory: MemorySource::open(&settings.path.procfs, &settings.path.sysfs),
         process: ProcessSource::default(),
@@ -156,6 +147,24 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         pause,
         alerting,
     })
+}
+
+/// The journal, and where this run goes on.
+struct Beginning {
+    journal: Arc<Journal>,
+    boot: Option<String>,
+    boot_id: Arc<str>,
+    resume: Option<ResumePoint>,
+    next_decision: DecisionId,
+}
+
+fn beginning(settings: &Settings, started: Moment) -> Beginning {
+    let journal = Arc::new(open_journal(settings));
+    let boot = find_boot_id(settings);
+    let boot_id = name_kernel_log(settings, boot.as_deref(), started);
+    let resume = resume_point(&journal, &boot_id);
+    let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
+    Beginning { journal, boot, boot_id, resume, next_decision }
 }
 
 /// Sources with threads of their own.

@@ -195,7 +195,8 @@ fn read(uri: &Uri) -> Result<(GateRequest, LeaseRequest, LeaseCall), String> {
                 lease.requested_ms = value.parse().map_err(|_| wrong("time in milliseconds"))?;
             }
             "pod" => {
-                lease.pod = Some(pod(value).ok_or_else(|| wrong("NAMESPACE/NAME/UID"))?);
+                let pod = pod(value).ok_or_else(|| wrong("NAMESPACE/NAME/UID"))?;
+                lease.pod = Some(Arc::new(pod));
             }
             "turn" => lease.turn = value.parse().map_err(|_| wrong("number"))?,
             _ => {

@@ -29,10 +29,10 @@ pub(super) fn states(conditions: &[NodeCondition], rules: &[RuleStatus]) -> Vec<
 fn state(condition: &NodeCondition, rules: &[RuleStatus]) -> ConditionState {
     let NodeCondition { kind, alerts } = condition;
     let its = |state: RuleState| {
-        let is_named = |rule: &&RuleStatus| alerts.iter().any(|name| *name == rule.rule.alert);
+        let is_named = |rule: &&RuleStatus| alerts.contains(&rule.rule.alert);
         rules.iter().filter(is_named).find(|rule| rule.state == state)
     };
-    let is_known = rules.iter().any(|rule| alerts.iter().any(|name| *name == rule.rule.alert));
+    let is_known = rules.iter().any(|rule| alerts.contains(&rule.rule.alert));
     let (status, reason, message) = if let Some(rule) = its(RuleState::Firing) {
         ("True", rule.rule.alert.to_string(), summary(rule))
     } else if let Some(rule) = its(RuleState::Unknown) {

@@ -128,7 +128,7 @@ impl Publisher {
             patch["allocatable"] = quantity;
         }
         self.ask(now, async |api| api.patch_status(patch).await).await?;
-        let reported = conditions.iter().filter_map(|one| Reported::read(one)).collect();
+        let reported = conditions.iter().filter_map(Reported::read).collect();
         self.report = Report { states, reported: Some(reported), mebibytes, at: Some(now.uptime) };
         Ok(true)
     }

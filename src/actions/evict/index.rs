@@ -74,7 +74,7 @@ fn parts(name: &str) -> impl Iterator<Item = (usize, &str)> {
     std::iter::from_fn(move || {
         is_number = !is_number;
         let differs = |byte: &u8| is_digit(byte) != is_number;
-        let end = rest.as_bytes().iter().position(|byte| differs(byte)).unwrap_or(rest.len());
+        let end = rest.as_bytes().iter().position(differs).unwrap_or(rest.len());
         if rest.is_empty() {
             return None;
         }

@@ -1,6 +1,7 @@
 //! The gate of another umawarden: an init container has that of its node reserve memory.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -78,7 +79,7 @@ impl RemoteGate<'_> {
 
     /// In a pod, the lease is the pod's: whoever starts it again goes on with it.
     fn lease(&self) -> LeaseRequest {
-        let pod = pod();
+        let pod = pod().map(Arc::new);
         let id = match &pod {
             Some(pod) => pod.uid.to_string(),
             None => format!("gate-{}-{}", self.who, std::process::id()),

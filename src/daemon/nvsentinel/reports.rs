@@ -45,6 +45,9 @@ struct Check {
     known: Option<(bool, bool)>,
 }
 
+/// A check with the state in which it is sent.
+type SentCheck = (Arc<str>, (bool, bool));
+
 /// All that is to be reported.
 #[derive(Debug)]
 pub(super) struct Reports {
@@ -57,7 +60,7 @@ pub(super) struct Reports {
     faults: VecDeque<HealthEvent>,
     dropped: u64,
     /// What is being sent: checks with their states, and the number of faults.
-    sending: (Vec<(Arc<str>, (bool, bool))>, usize),
+    sending: (Vec<SentCheck>, usize),
 }
 
 /// Whether an event is a fault that is reported: what users could forge is not.

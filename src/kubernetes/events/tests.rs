@@ -168,8 +168,10 @@ fn engine(engine: EngineSeen) -> EngineStatus {
 fn a_pod_that_waits_for_memory_is_given_the_reason_once() {
     let pod = Pod { namespace: "m".into(), name: "p".into(), uid: "u".into(), ..Pod::default() };
     let need = GateRequest::of(90 << 30);
-    let request =
-        LeaseRequest { pod: Some(pod), ..LeaseRequest::new("u".into(), "p".into(), need) };
+    let request = LeaseRequest {
+        pod: Some(Arc::new(pod)),
+        ..LeaseRequest::new("u".into(), "p".into(), need)
+    };
     let mut lease = Lease { request, since: NOW, state: LeaseState::waiting(NOW) };
     let (mut book, mut status) = (book(), status(&[]));
     let mut said = |lease: &Lease| {

@@ -41,7 +41,7 @@ pub struct LeaseRequest {
     pub spans_nodes: bool,
     /// The pod that starts, as its requester says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod: Option<Pod>,
+    pub pod: Option<Arc<Pod>>,
     /// Which of its calls this is; messages may overtake each other.
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub turn: u64,
