@@ -38,13 +38,7 @@ pub const FEATURES: [Feature; 7] = [
     feature(
         "/kubernetes/drain",
         "\"evict\"",
-        &[
-            ("get", "nodes"),
-            ("patch", "nodes"),
-            ("get", "pods"),
-            ("list", "pods"),
-            ("create", "pods/eviction"),
-        ],
+        &[("get", "nodes"), ("patch", "nodes"), ("list", "pods"), ("create", "pods/eviction")],
     ),
     feature("/enforce", "[\"cordon\"]", CORDONS),
     feature("/rights", "[\"cordon\"]", CORDONS),

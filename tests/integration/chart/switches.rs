@@ -132,15 +132,6 @@ fn secret(folder: &Path, name: &str) -> PathBuf {
     mounted
 }
 
-/// Whether the program knows all that the chart writes for that key.
-fn is_known(key: &str) -> bool {
-    let reference = read("packaging/umawarden.yaml");
-    match key {
-        "enforce" => reference.contains("cordon, restart"),
-        key => reference.contains(&format!("\n#{key}:")),
-    }
-}
-
 /// Whether the program accepts the configuration of the pods. Files and folders of the node are
 /// those of this machine.
 fn check_configuration(objects: &[Value], values: &Value) {
@@ -161,11 +152,6 @@ fn check_configuration(objects: &[Value], values: &Value) {
     for entry in settings["rule_files"].as_array_mut().unwrap() {
         let here = own_rules.display().to_string();
         *entry = entry.as_str().unwrap().replace("/etc/umawarden-rules", &here).into();
-    }
-    for key in ["kubernetes", "nvsentinel", "enforce"] {
-        if !is_known(key) {
-            settings.as_object_mut().unwrap().remove(key);
-        }
     }
     for (key, volume, name) in
         [("config_file", "web", "web.yml"), ("tokens_file", "tokens", "tokens.yml")]

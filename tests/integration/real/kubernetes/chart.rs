@@ -216,7 +216,6 @@ fn requests(feature: usize) -> Vec<Request> {
             of_cordon,
             vec![
                 ("GET", of_node, JSON, Value::Null),
-                ("GET", "/api/v1/namespaces/default/pods/engine", JSON, Value::Null),
                 ("POST", "/api/v1/namespaces/default/pods/engine/eviction", JSON, eviction),
             ],
         ]
