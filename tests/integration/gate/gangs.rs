@@ -238,11 +238,12 @@ fn the_init_container_of_the_book_reserves_memory() {
     container.env("POD_UID", "pod-uid").stderr(Stdio::piped()).stdout(Stdio::piped());
     let container = container.spawn().unwrap();
     node.wait_until("waiting", &[("first", "granted"), ("vllm", "waiting")]);
-    let leases: Value = serde_json::from_str(&node.daemon.get("/api/v1/leases").1).unwrap();
-    let text = leases.to_string();
-    for part in ["\"id\":\"pod-uid\"", "\"namespace\":\"models\"", "\"name\":\"llm-0\""] {
-        assert!(text.contains(part), "{part}: {text}");
-    }
+    // The snapshot comes after the ledger.
+    node.daemon.wait_until("named", |daemon| {
+        let leases = daemon.get("/api/v1/leases").1;
+        let parts = ["\"id\":\"pod-uid\"", "\"namespace\":\"models\"", "\"name\":\"llm-0\""];
+        parts.iter().all(|part| leases.contains(part))
+    });
     let client = crate::daemon::http_client().build().unwrap();
     let url = format!("http://{}/api/v1/leases/first", node.daemon.address());
     assert!(

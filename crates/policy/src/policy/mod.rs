@@ -545,11 +545,10 @@ impl Policy {
     fn undo(&mut self, at: Moment, step: &mut Step) {
         let (groups, in_force) = (&self.groups, self.mode);
         let cluster = &self.cluster;
-        let enforced: Vec<Grade> =
-            Grade::ALL.into_iter().filter(|grade| self.guard.enforces(*grade)).collect();
+        let enforced = Grade::ALL.map(|grade| self.guard.enforces(grade).then_some(grade));
         let fires = |rule: &RuleId, mode, grade| {
             // What is not enforced any more does not stay either.
-            if mode == Mode::Enforce && !enforced.contains(&grade) {
+            if mode == Mode::Enforce && !enforced.contains(&Some(grade)) {
                 return None;
             }
             groups.iter().find_map(|group| group.fires(rule, mode, in_force, cluster))

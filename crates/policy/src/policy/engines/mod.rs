@@ -35,8 +35,7 @@ use crate::model::{
 pub(super) use deaths::{Dead, Deaths};
 use ends::ProcessEnds;
 use life::{Life, Turn};
-use ranks::Ranks;
-use ranks::past::PastRanks;
+use ranks::{Ranks, past::PastRanks};
 pub(super) use receipt::NodeView;
 use receipt::{Loading, Loads};
 use recent::RecentLevels;
