@@ -53,13 +53,11 @@ pub(super) fn series() -> Vec<SeriesKey> {
     requests.into_iter().chain(others.map(|name| SeriesKey::new(name, &[]))).collect()
 }
 
-/// Counters of requests, `Unsupported` without a cluster.
+/// Counters of requests; the time of the last success is 0 before the first.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-pub(super) fn values(tally: Option<&Tally>) -> impl Iterator<Item = Reading<f64>> {
-    let count = |of: fn(&Tally) -> u64| {
-        tally.map_or(Reading::Unsupported, |tally| Reading::Value(of(tally) as f64))
-    };
-    let last = tally.and_then(Tally::last_success_ms);
-    let last = last.map_or(Reading::Unsupported, |ms| Reading::Value(ms as f64 / 1000.0));
-    [count(Tally::succeeded), count(Tally::failed), count(Tally::dropped_events), last].into_iter()
+pub(super) fn values(tally: &Tally) -> [Reading<f64>; 4] {
+    let counts = [tally.succeeded(), tally.failed(), tally.dropped_events()];
+    let [succeeded, failed, dropped] = counts.map(|count| Reading::Value(count as f64));
+    let last = tally.last_success_ms().unwrap_or(0) as f64 / 1000.0;
+    [succeeded, failed, dropped, Reading::Value(last)]
 }

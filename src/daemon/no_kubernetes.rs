@@ -47,6 +47,6 @@ pub(super) fn series() -> Vec<SeriesKey> {
     Vec::new()
 }
 
-pub(super) fn values(_: Option<&Tally>) -> impl Iterator<Item = Reading<f64>> {
-    std::iter::empty()
+pub(super) fn values(_: &Tally) -> [Reading<f64>; 0] {
+    []
 }

@@ -95,7 +95,6 @@ impl OwnReadings {
         ];
         series.extend(temporary_settings());
         series.extend(otlp::series());
-        series.extend(kubernetes::series());
         series.extend(Reactions::series());
         series.extend(Evicting::series());
         series.extend(AccessControl::series());
@@ -125,6 +124,12 @@ impl OwnReadings {
         kubernetes: Option<&Arc<kubernetes::Tally>>,
     ) {
         (self.otlp, self.kubernetes) = (otlp.cloned(), kubernetes.cloned());
+        if self.kubernetes.is_some() {
+            // Without a cluster they would be unknown to rules, and not just missing.
+            let series = self.schema.series.iter().cloned().chain(kubernetes::series());
+            self.schema = Arc::new(Schema { series: series.collect() });
+            self.always = self.schema.series.len();
+        }
     }
 
     pub(super) fn count_missed_samples(&mut self, missed: u64) {
@@ -204,10 +209,10 @@ impl OwnReadings {
         values.extend(recorded);
         values.extend(in_force.into_iter().chain(undone).map(Reading::Value));
         values.extend(otlp::values(self.otlp.as_deref()));
-        values.extend(kubernetes::values(self.kubernetes.as_deref()));
         values.extend(self.reactions.values());
         values.extend(evicting.values());
         values.extend(self.access.values());
+        values.extend(self.kubernetes.iter().flat_map(|tally| kubernetes::values(tally)));
         values.extend(evicting.values_of(engines));
         Readings {
             source: Source::Daemon,

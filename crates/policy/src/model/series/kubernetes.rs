@@ -24,7 +24,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Daemon,
         "uma_kubernetes_last_success_timestamp_seconds",
         &[],
-        "Time when the API server last carried out a request, in seconds since 1970; missing \
-         before that.",
+        "Time when the API server last carried out a request, in seconds since 1970; 0 before \
+         that.",
     ),
 ];
