@@ -3,14 +3,19 @@
 //! What a decision has changed is recorded in the node itself, and undone by the policy, at the end
 //! of the program, and after a crash at the next start.
 
+use std::collections::BTreeSet;
+
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Act, Executor, Performed};
 use crate::clients::kubernetes::{ApiError, Change, Held, Holder, NodeApi};
-use crate::model::{Action, KubernetesAccess, OutcomeResult};
+use crate::model::{Action, DecisionId, KubernetesAccess, OutcomeResult};
 
-/// Attempts to undo an earlier run's changes between which nothing is tried: 1, 2, 4, …
-const MOST_SKIPPED: u32 = 32;
+/// A request of a killed process may be carried out after the first undo of the next one.
+const PASSES: u32 = 2;
+
+/// Between two attempts to undo an earlier run's changes 0, 1, 3, … calls are let pass.
+const MOST_SKIPPED: u32 = 31;
 
 /// Changes a node.
 #[derive(Debug)]
@@ -19,12 +24,15 @@ pub struct NodeExecutor {
     /// Made with the first act, and anew after an error: a kubeconfig may have changed.
     connection: Option<(Runtime, NodeApi)>,
     leftovers: Leftovers,
+    /// What this run has set, or may have.
+    own: BTreeSet<DecisionId>,
 }
 
 /// What an earlier run has left in the node.
 #[derive(Debug, Default)]
 struct Leftovers {
-    is_undone: bool,
+    /// How often it was undone.
+    passes: u32,
     failures: u32,
     /// Calls of `tend` that are let pass.
     skipped: u32,
@@ -33,7 +41,7 @@ struct Leftovers {
 impl NodeExecutor {
     /// Connects with its first act.
     pub fn new(access: KubernetesAccess) -> Self {
-        Self { access, connection: None, leftovers: Leftovers::default() }
+        Self { access, connection: None, leftovers: Leftovers::default(), own: BTreeSet::new() }
     }
 
     /// Changes the node. Returns in words what that did.
@@ -58,9 +66,9 @@ impl NodeExecutor {
     }
 
     fn undo_leftovers(&mut self) {
-        match self.change(&Change::ReleaseDecisions) {
+        match self.change(&Change::ReleaseDecisions(self.own.clone())) {
             Ok(effect) => {
-                self.leftovers.is_undone = true;
+                self.leftovers.passes += 1;
                 tracing::debug!(effect, "changes of an earlier run in the Kubernetes node");
             }
             Err(error) => {
@@ -70,7 +78,8 @@ impl NodeExecutor {
                          {error}; it is asked again"
                     );
                 }
-                self.leftovers.skipped = (1 << self.leftovers.failures.min(5)).min(MOST_SKIPPED);
+                self.leftovers.skipped =
+                    ((1 << self.leftovers.failures.min(5)) - 1).min(MOST_SKIPPED);
                 self.leftovers.failures += 1;
             }
         }
@@ -97,14 +106,24 @@ impl Executor for NodeExecutor {
             Action::Undo { decision, .. } => Change::Release(Holder::Decision(*decision)),
             _ => return Performed::of_another_lane(act),
         };
+        match &change {
+            Change::Release(Holder::Decision(decision)) => drop(self.own.remove(decision)),
+            _ => drop(self.own.insert(act.id)),
+        }
         match self.change(&change) {
             Ok(effect) => Performed { result: OutcomeResult::Done, effect: Some(effect) },
-            Err(error) => OutcomeResult::Failed(error).into(),
+            Err(error) => {
+                // A request without a response may still be carried out.
+                if self.own.remove(&act.id) {
+                    self.leftovers = Leftovers::default();
+                }
+                OutcomeResult::Failed(error).into()
+            }
         }
     }
 
     fn is_unfinished(&self) -> bool {
-        !self.leftovers.is_undone
+        self.leftovers.passes < PASSES
     }
 
     fn tend(&mut self) {
@@ -115,7 +134,7 @@ impl Executor for NodeExecutor {
     }
 
     fn end(&mut self) {
-        if let Err(error) = self.change(&Change::ReleaseDecisions) {
+        if let Err(error) = self.change(&Change::ReleaseDecisions(BTreeSet::new())) {
             tracing::warn!(
                 "a taint or a cordon may be left in the Kubernetes node: {error}; the next start \
                  undoes it"

@@ -4,7 +4,7 @@
 //! cannot come apart, whatever ends this process, this machine or the connection; and a change that
 //! somebody else made is never undone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -42,8 +42,8 @@ pub enum Change {
     Hold(Held),
     /// Undo it.
     Release(Holder),
-    /// Undo what decisions have set, in this run or an earlier one.
-    ReleaseDecisions,
+    /// Undo what decisions have set but for these, in this run or an earlier one.
+    ReleaseDecisions(BTreeSet<DecisionId>),
 }
 
 impl Change {
@@ -51,7 +51,10 @@ impl Change {
         match self {
             Self::Hold(_) => false,
             Self::Release(holder) => held.by == *holder,
-            Self::ReleaseDecisions => matches!(held.by, Holder::Decision(_)),
+            Self::ReleaseDecisions(kept) => match held.by {
+                Holder::Decision(decision) => !kept.contains(&decision),
+                Holder::Reboot => false,
+            },
         }
     }
 }
@@ -155,7 +158,7 @@ impl NodeState {
         })?;
         Ok(match change {
             Change::Hold(new) => self.hold(held, new),
-            Change::Release(_) | Change::ReleaseDecisions => self.release(held, change),
+            Change::Release(_) | Change::ReleaseDecisions(_) => self.release(held, change),
         })
     }
 

@@ -145,6 +145,31 @@ fn others_that_change_the_node_at_the_same_time_lose_nothing() {
     daemon.terminate();
 }
 
+/// The first undo of a start fails, an act follows, and then the undo is tried again.
+#[test]
+fn what_this_run_has_set_stays_when_the_undo_of_an_earlier_run_comes_late() {
+    let api = FakeApi::start();
+    let earlier =
+        json!([{"by": {"decision": 999}, "taint": {"key": "old", "effect": "NoSchedule"}}]);
+    {
+        let node = &mut api.content().node;
+        node["metadata"]["annotations"] = json!({"umawarden.dev/held": earlier.to_string()});
+        node["spec"]["taints"] = json!([{"key": "old", "effect": "NoSchedule"}]);
+    }
+    let agent = Agent::new(&api);
+    api.set_fault(Fault::Status(503));
+    let daemon = agent.start(NEVER);
+    daemon.wait_until("refused", |daemon| daemon.log().contains("it is asked again"));
+    api.set_fault(Fault::None);
+    agent.set(ALWAYS);
+    assert_eq!(daemon.post("/-/reload").0, 200);
+    daemon.wait_until("tainted", |_| taints(&api).contains(&"umawarden.dev/tight".to_owned()));
+    daemon.wait_until("undone", |_| !taints(&api).contains(&"old".to_owned()));
+    assert_eq!(taints(&api), ["umawarden.dev/tight"]);
+    daemon.terminate();
+    assert!(taints(&api).is_empty());
+}
+
 #[test]
 fn a_server_that_fails_in_any_way_delays_nothing_and_all_comes_in_the_end() {
     let api = FakeApi::start();

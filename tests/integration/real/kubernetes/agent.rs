@@ -125,6 +125,11 @@ fn pod(cluster: &Cluster, name: &str) -> String {
                  "terminationGracePeriodSeconds": 0},
     });
     cluster.apply("admin", &pod.to_string()).unwrap();
+    // No budget protects a pod that does not run.
+    let path = format!("/api/v1/namespaces/default/pods/{name}/status");
+    let running = json!({"status": {"phase": "Running"}});
+    let kind = "application/merge-patch+json";
+    assert_eq!(cluster.request("admin", "PATCH", &path, kind, &running).0, 200);
     cluster.kubectl(&["get", "pod", name, "-o", "jsonpath={.metadata.uid}"])
 }
 
