@@ -1,6 +1,6 @@
 //! In which orders an engine may take files whose names show none, by the index of their model.
 //!
-//! The index lies in the folder of the model, which its user fills. It is opened below the engine's
+//! The index is in the folder of the model, which its user fills. It is opened below the engine's
 //! root, as model files are: links lead nowhere out of that, and only a regular file is read. Its
 //! size is bounded, and only files that are known already are ordered by it.
 //!

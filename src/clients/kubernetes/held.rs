@@ -153,7 +153,7 @@ impl NodeState {
         let held = self.held().map_err(|error| {
             format!(
                 "nothing was changed: the annotation {HELD} of the node cannot be read ({error}): \
-                 remove it, and what it stands for"
+                 remove it, and what it names: taints, or the cordon"
             )
         })?;
         Ok(match change {

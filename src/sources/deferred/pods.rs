@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::adopted::Adopted;
 use super::matching::Wanted;
-use super::{Reporter, TrackedPods};
+use super::{Reporter, TrackedPods, block_on};
 use crate::engines::last_words;
 use crate::files::{is_log_of, open_regular};
 use crate::model::{
@@ -133,11 +133,7 @@ impl PodEnds {
 
     /// Runs until the loop has ended.
     pub(super) fn run(&mut self) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        match runtime {
-            Ok(runtime) => runtime.block_on(self.watch()),
-            Err(error) => tracing::warn!(%error, "cannot query the runtimes of pods"),
-        }
+        block_on(self.watch(), "cannot query the runtimes of pods");
     }
 
     async fn watch(&mut self) {

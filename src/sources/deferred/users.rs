@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::ends::Ends;
-use super::{Reporter, TrackedOfUsers};
+use super::{Reporter, TrackedOfUsers, block_on};
 use crate::model::{EndedWorkload, Supervisor, Workload};
 use crate::parse::container::inspected;
 use crate::supervisors::docker::{Docker, DockerError};
@@ -58,11 +58,7 @@ impl UserEnds {
 
     /// Runs until the loop has ended.
     pub(super) fn run(&mut self) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        match runtime {
-            Ok(runtime) => runtime.block_on(self.watch()),
-            Err(error) => tracing::warn!(%error, "cannot query the runtimes of users"),
-        }
+        block_on(self.watch(), "cannot query the runtimes of users");
     }
 
     async fn watch(&mut self) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use promql_rules::is_label_name;
 
 use super::decode::{Advice, Findings, Table, each, list, value};
-use super::measure::{duration_within, written};
+use super::measure::{duration_within, path, written};
 use super::yaml::Node;
 pub use crate::model::MOST_PEERS;
 use crate::model::{Access, ClusterSettings, Credentials, PeerAddress, PrometheusServer, TlsFiles};
@@ -318,14 +318,6 @@ fn path_of_url(text: &str) -> Result<String, String> {
     is_fine.then(|| text.to_owned()).ok_or_else(|| {
         format!("\"{text}\" is not a path: begin with / and use letters, digits, - _ . ~")
     })
-}
-
-fn path(text: &str) -> Result<PathBuf, String> {
-    match text {
-        "" => Err("a path cannot be empty".to_owned()),
-        text if text.contains('\0') => Err("a path cannot contain a NUL".to_owned()),
-        text => Ok(PathBuf::from(text)),
-    }
 }
 
 #[cfg(test)]

@@ -61,6 +61,13 @@ pub struct NamedAlert {
 }
 
 impl NamedAlert {
+    /// An alert that is named at that node.
+    pub fn at(alert: Arc<str>, node: &Node, findings: &Findings<'_>) -> Self {
+        let text = format!("no rule has the alert \"{alert}\"");
+        let unknown = findings.source().mistake(node.span.clone(), text);
+        Self { alert, unknown }
+    }
+
     /// The mistake, unless one of the rules has that alert.
     pub fn check<'a>(&self, mut alerts: impl Iterator<Item = &'a str> + Clone) -> Option<Mistake> {
         if alerts.clone().any(|alert| *alert == *self.alert) {
@@ -109,13 +116,7 @@ pub fn read_table(
         check_window(&name, node, &windows, findings);
     }
     let alerts = table.get("inhibited_by").into_iter().flat_map(named);
-    let alerts = alerts.map(|(alert, node)| NamedAlert {
-        unknown: findings
-            .source()
-            .mistake(node.span.clone(), format!("no rule has the alert \"{alert}\"")),
-        alert,
-    });
-    let alerts = alerts.collect();
+    let alerts = alerts.map(|(alert, node)| NamedAlert::at(alert, node, findings)).collect();
     Some((
         GuardRails {
             budget: Some(budget?),

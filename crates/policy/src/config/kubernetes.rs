@@ -1,11 +1,11 @@
 //! `kubernetes`: what the cluster is to know of this node, and what is done to it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::decode::{self, Advice, Findings, Table, each, list, value};
+use super::decode::{self, Advice, Findings, Table, each, list};
 use super::guard_rails::NamedAlert;
+use super::measure::{node_name, path};
 use super::yaml::{Content, Node};
 use crate::model::{Drain, KubernetesAccess, KubernetesSettings, NodeCondition};
 
@@ -59,26 +59,6 @@ pub(super) fn read(
         drain_for: drain_for?,
     };
     Some((settings, named))
-}
-
-/// A name of an object (RFC 1123 subdomain), as nodes have it.
-fn node_name(text: &str) -> Result<String, String> {
-    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
-    let is_edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    let is_name = text.len() <= 253
-        && text.chars().all(is_inner)
-        && is_edge(text.chars().next())
-        && is_edge(text.chars().last());
-    let wrong = || format!("\"{text}\" is no name of a node: lower-case letters, digits, - and .");
-    is_name.then(|| text.to_owned()).ok_or_else(wrong)
-}
-
-fn path(text: &str) -> Result<PathBuf, String> {
-    match text {
-        "" => Err("a path cannot be empty".to_owned()),
-        text if text.contains('\0') => Err("a path cannot contain a NUL".to_owned()),
-        text => Ok(PathBuf::from(text)),
-    }
 }
 
 /// `true` for the usual ones, `false` for none, or alerts by condition.
@@ -140,11 +120,8 @@ fn alert_names(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<NamedAler
         return None;
     }
     each(entries, findings, |entry, findings| {
-        let alert: Arc<str> = value(entry, "an alert", |text| Ok(Arc::from(text)), findings)?;
-        let unknown = findings
-            .source()
-            .mistake(entry.span.clone(), format!("no rule has the alert \"{alert}\""));
-        Some(NamedAlert { alert, unknown })
+        let alert = decode::text(entry, "an alert", findings)?;
+        Some(NamedAlert::at(alert.into(), entry, findings))
     })
 }
 

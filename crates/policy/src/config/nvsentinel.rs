@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::decode::{self, Findings, Table};
+use super::measure::node_name;
 use super::mistake::Mistake;
 use super::yaml::Node;
 use crate::model::{Grade, Mode};
@@ -13,9 +14,6 @@ const KEYS: [&str; 3] = ["socket", "node", "remediation"];
 /// The chart of NVSentinel mounts the host's /var/run/nvsentinel at /var/run of its containers,
 /// where the socket is nvsentinel.sock.
 const EXAMPLE: &str = "write nvsentinel: {socket: /var/run/nvsentinel/nvsentinel.sock}";
-
-/// The longest name of a node in Kubernetes (RFC 1123 subdomain).
-const LONGEST_NODE: usize = 253;
 
 /// What a unix socket's address holds, without the final NUL.
 const LONGEST_SOCKET: usize = 107;
@@ -85,14 +83,6 @@ fn socket(text: &str) -> Result<PathBuf, String> {
         ));
     }
     Ok(path.into())
-}
-
-fn node_name(text: &str) -> Result<String, String> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
-    if text.is_empty() || text.len() > LONGEST_NODE || !text.bytes().all(is_plain) {
-        return Err(format!("\"{text}\" is no name of a node in Kubernetes"));
-    }
-    Ok(text.to_owned())
 }
 
 #[cfg(test)]

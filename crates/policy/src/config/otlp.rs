@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::decode::{self, Findings, Table, choice, each, list, pairs, value};
+use super::measure::path;
 use super::yaml::Node;
 use crate::model::Signal;
 
@@ -111,14 +112,6 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<OtlpSetti
     }
     settings.resource = table.read_or("resource", settings.resource, attributes, findings)?;
     Some(settings)
-}
-
-fn path(text: &str) -> Result<PathBuf, String> {
-    match text {
-        "" => Err("a path cannot be empty".to_owned()),
-        text if text.contains('\0') => Err("a path cannot contain a NUL".to_owned()),
-        text => Ok(PathBuf::from(text)),
-    }
 }
 
 fn signals(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<Signal>> {

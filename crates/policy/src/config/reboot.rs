@@ -247,11 +247,8 @@ fn alerts(node: &Node, findings: &mut Findings<'_>) -> Option<(Vec<Arc<str>>, Ve
         return None;
     }
     let named = each(entries, findings, |entry, findings| {
-        let alert: Arc<str> = decode::text(entry, "an alert", findings)?.into();
-        let unknown = findings
-            .source()
-            .mistake(entry.span.clone(), format!("no rule has the alert \"{alert}\""));
-        Some(NamedAlert { alert, unknown })
+        let alert = decode::text(entry, "an alert", findings)?;
+        Some(NamedAlert::at(alert.into(), entry, findings))
     })?;
     Some((named.iter().map(|one| Arc::clone(&one.alert)).collect(), named))
 }

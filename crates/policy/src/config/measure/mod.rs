@@ -1,6 +1,7 @@
 //! Durations, sizes, addresses and names, as people write them in files and flags.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -16,6 +17,26 @@ pub fn duration_within(text: &str, least: Duration, most: Duration) -> Result<Du
         return Ok(found);
     }
     Err(format!("{text} is out of bounds: from {} to {}", written(least), written(most)))
+}
+
+/// A path, relative or absolute.
+pub fn path(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "" => Err("a path cannot be empty".to_owned()),
+        text if text.contains('\0') => Err("a path cannot contain a NUL".to_owned()),
+        text => Ok(PathBuf::from(text)),
+    }
+}
+
+/// The name of a node in Kubernetes: a DNS subdomain of RFC 1123.
+pub fn node_name(text: &str) -> Result<String, String> {
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+    let is_name = text.len() <= 253
+        && text.chars().all(is_inner)
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric());
+    let wrong = || format!("\"{text}\" is no name of a node: lower-case letters, digits, - and .");
+    is_name.then(|| text.to_owned()).ok_or_else(wrong)
 }
 
 /// The address of a server, with the path below which it is; without slashes at its end.

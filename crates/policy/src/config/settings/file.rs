@@ -7,7 +7,7 @@ use super::{GpuInterval, LogFormat, LogLevel, SamplingInterval, limits};
 use crate::config::decode::{self, Advice, Findings, Table, choice, each, list, value};
 use crate::config::engines;
 use crate::config::guard_rails::{self, NamedAlert};
-use crate::config::measure::{ListenAddress, base_url, telemetry_path};
+use crate::config::measure::{self, ListenAddress, base_url, telemetry_path};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::config::nvsentinel::{self, NvsentinelSettings};
 use crate::config::otlp::{self, OtlpSettings};
@@ -273,12 +273,7 @@ fn entry<T>(
 }
 
 fn path(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<PathBuf> {
-    let read = |text: &str| match text {
-        "" => Err("a path cannot be empty".to_owned()),
-        text if text.contains('\0') => Err("a path cannot contain a NUL".to_owned()),
-        text => Ok(PathBuf::from(text)),
-    };
-    value(node, what, read, findings)
+    value(node, what, measure::path, findings)
 }
 
 fn section<'n>(
