@@ -357,3 +357,32 @@ fn files_and_lines_are_short() {
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
+
+#[test]
+fn the_top_level_has_no_other_entry() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let allowed = [
+        "Cargo.lock",
+        "Cargo.toml",
+        "LICENSE",
+        "alerts",
+        "build.rs",
+        "crates",
+        "dashboards",
+        "docs",
+        "packaging",
+        "rules",
+        "src",
+        "tests",
+        // What git ignores.
+        "data",
+        "target",
+    ];
+    let names = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name());
+    let other: Vec<_> = names
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| !name.starts_with('.') && !name.ends_with(".md"))
+        .filter(|name| !allowed.contains(&name.as_str()))
+        .collect();
+    assert!(other.is_empty(), "not for the top level: {other:?}");
+}
