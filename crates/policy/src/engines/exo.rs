@@ -5,6 +5,7 @@
 
 use super::command_line::{EnginePart, ProcessRole, Program};
 use super::facts::{EngineFacts, HealthPath};
+use super::last_words::Reason;
 use crate::model::EngineKind;
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
@@ -18,6 +19,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     part: |program| EnginePart { is_headless: program.has_any(&["--no-api"]), ..EnginePart::WHOLE },
     // The latter until 0.0.15.
     health: &[HealthPath::of("/node_id"), HealthPath::of("/healthcheck")],
+    last_words: &[("Terminated (signal=", Reason::WorkerDied)],
     ..EngineFacts::new(EngineKind::Exo)
 };
 

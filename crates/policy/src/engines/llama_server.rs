@@ -48,6 +48,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         ("failed to allocate CPU*buffer", Reason::HostOutOfMemory),
         ("failed to allocate buffer of size", Reason::HostOutOfMemory),
         ("ggml_aligned_malloc: insufficient memory", Reason::HostOutOfMemory),
+        ("ggml_vulkan: Device memory allocation of size*failed", Reason::OutOfMemory),
+        ("Remote RPC server crashed", Reason::PeerLost),
     ],
     takes_less: Some("a lower --ctx-size, or fewer --n-gpu-layers"),
     images: &["ghcr.io/ggml-org/llama.cpp"],

@@ -9,12 +9,17 @@
 
 use super::command_line::{ProcessRole, Program};
 use super::facts::EngineFacts;
+use super::last_words::Reason;
 use crate::model::EngineKind;
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
     known_as: Some("LM Studio"),
     recognise,
     loads_while_up: true,
+    last_words: &[
+        ("Model loading was stopped due to insufficient system resources", Reason::TooLittleMemory),
+        ("The model has crashed without additional information", Reason::WorkerDied),
+    ],
     ..EngineFacts::new(EngineKind::LmStudio)
 };
 

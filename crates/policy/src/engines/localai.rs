@@ -5,6 +5,7 @@
 
 use super::command_line::{EnginePart, ProcessRole, Program, Serving, address};
 use super::facts::{EngineFacts, HealthPath};
+use super::last_words::Reason;
 use crate::model::EngineKind;
 
 /// An earlier one counts.
@@ -25,6 +26,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         given.map_or(Serving::NONE, |text| address(&text))
     },
     health: &[HealthPath::of("/readyz"), HealthPath::of("/healthz")],
+    last_words: &[("code = Unavailable desc = error reading from server: EOF", Reason::WorkerDied)],
     images: &["localai/localai", "quay.io/go-skynet/local-ai"],
     ..EngineFacts::new(EngineKind::LocalAi)
 };

@@ -28,6 +28,11 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         ("model requires more gpu memory", Reason::TooLittleMemory),
         ("insufficient memory - required allocations", Reason::TooLittleMemory),
         ("model request too large for system", Reason::TooLittleMemory),
+        ("llama runner process no longer running", Reason::WorkerDied),
+        ("llama-server process no longer running", Reason::WorkerDied),
+        ("model runner has unexpectedly stopped", Reason::WorkerDied),
+        ("timed out waiting for llama runner to start", Reason::WorkerTimedOut),
+        ("timed out waiting for llama-server to start", Reason::WorkerTimedOut),
     ],
     worker_died,
     takes_less: Some("a lower OLLAMA_MAX_LOADED_MODELS or context length"),
@@ -47,15 +52,19 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
 const SIGNALS: [(&str, i32); 5] =
     [("killed", 9), ("aborted", 6), ("segmentation fault", 11), ("bus error", 7), ("quit", 3)];
 
+/// What the server calls its runners; the second from 0.30 on.
+const RUNNERS: [&str; 2] = ["llama runner", "llama-server"];
+
 /// `llama runner process has terminated: signal: killed`, `msg="llama runner terminated"
 /// error="signal: killed"`.
 fn worker_died(line: &str) -> Option<LastWords> {
-    let (_, rest) = line.split_once("llama runner ")?;
+    let named = RUNNERS.into_iter().find_map(|name| Some((name, line.split_once(name)?.1)));
+    let (worker, rest) = named?;
     let (_, rest) = rest.split_once("terminated")?;
     let (_, name) = rest.split_once("signal: ")?;
     let (_, signal) = SIGNALS.into_iter().find(|(signal, _)| name.starts_with(signal))?;
     let status = ExitStatus::Signal { signal };
-    Some(LastWords::WorkerDied { worker: "llama runner".to_owned(), pid: None, status })
+    Some(LastWords::WorkerDied { worker: worker.to_owned(), pid: None, status })
 }
 
 const LOADED: &str = "/api/ps";

@@ -21,6 +21,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         ("Requested amount of GPU memory*could not be allocated", Reason::OutOfMemory),
         ("OutOfMemory (", Reason::OutOfMemory),
         ("Impossible to fit in any sequence in kvCache", Reason::KvCacheTooSmall),
+        ("Executor worker died during initialization", Reason::WorkerDied),
+        ("Hang detected on rank", Reason::WorkerTimedOut),
         ("Executor worker returned error", Reason::GaveUp),
     ],
     images: &["nvcr.io/nvidia/tensorrt-llm/release"],

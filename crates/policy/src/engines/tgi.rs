@@ -18,7 +18,10 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     of_variables: |variable| Serving::of_environment(variable, ["", "PORT", "MODEL_ID"]),
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
-    last_words: &[("Not enough memory to handle", Reason::KvCacheTooSmall)],
+    last_words: &[
+        ("Not enough memory to handle", Reason::KvCacheTooSmall),
+        ("Shard process was signaled to shutdown with signal", Reason::WorkerDied),
+    ],
     takes_less: Some("a lower --cuda-memory-fraction or --max-batch-total-tokens"),
     images: &["ghcr.io/huggingface/text-generation-inference"],
     ..EngineFacts::new(EngineKind::Tgi)

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::command_line::{ProcessRole, Program};
 use super::emptying::{Emptying, GivesBack, Refusal};
 use super::facts::{EngineFacts, HealthPath};
+use super::last_words::Reason;
 use crate::model::{CachePermission, EngineKind, counted};
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
@@ -20,6 +21,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     model_options: &["--model-repository"],
     health: &[HealthPath::of("/v2/health/ready")],
     gives_back: GivesBack::By(|emptying, _| empty(emptying)),
+    last_words: &[("Stub process*is not healthy", Reason::WorkerDied)],
     images: &["nvcr.io/nvidia/tritonserver"],
     ..EngineFacts::new(EngineKind::Triton)
 };

@@ -68,6 +68,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         // The rest of the sentence is another line in some versions.
         ("Free memory on device*on startup is less than", Reason::TooLittleMemory),
         ("Error in memory profiling", Reason::MeasurementDisturbed),
+        ("Cannot provide a placement group", Reason::NodeMissing),
+        ("Engine core proc*died unexpectedly", Reason::WorkerDied),
         ("RPC call to*timed out", Reason::WorkerTimedOut),
         ("Timed out waiting for engine", Reason::WorkerTimedOut),
         ("Engine iteration timed out", Reason::WorkerTimedOut),

@@ -13,6 +13,8 @@ pub enum Reason {
     KvCacheTooSmall,
     /// It refused to start with as little memory as there was.
     TooLittleMemory,
+    /// Ray has fewer nodes, or fewer GPUs, than it wants.
+    NodeMissing,
     /// Another process changed the memory that it measured.
     MeasurementDisturbed,
     /// It refused to start, as another rank has less memory than this one.
@@ -25,6 +27,8 @@ pub enum Reason {
     OutOfUnreportedMemory,
     /// An allocation for the CPU failed.
     HostOutOfMemory,
+    /// Memory that it has mapped could not be had (SIGBUS).
+    BusError,
     /// One of its processes has ended unexpectedly.
     WorkerDied,
     /// One of its processes did not answer in time.
@@ -53,6 +57,7 @@ impl Reason {
                  need"
             }
             Self::TooLittleMemory => "less memory was free at its start than it takes",
+            Self::NodeMissing => "Ray has fewer nodes, or fewer GPUs, than the engine wants",
             Self::MeasurementDisturbed => {
                 "another process freed or took memory while vLLM measured its own"
             }
@@ -74,6 +79,10 @@ impl Reason {
             Self::HostOutOfMemory => {
                 "an allocation for the CPU failed: the node was full, or a limit was reached \
                  (control group, ulimit -v, vm.overcommit_memory=2)"
+            }
+            Self::BusError => {
+                "memory that it had mapped could not be had (SIGBUS): mostly /dev/shm is full, \
+                 else a model file cannot be read or has become shorter"
             }
             Self::WorkerDied => "one of its processes ended, and the others with it",
             Self::WorkerTimedOut => {
@@ -109,6 +118,10 @@ impl Reason {
                  SIZE --prepare`), or lower its share (vLLM --gpu-memory-utilization, SGLang \
                  --mem-fraction-static) or take a smaller model (`umawarden fit`)"
             }
+            Self::NodeMissing => {
+                "start Ray on each node (`ray status` on the head shows which have joined), and end \
+                 what holds their GPUs"
+            }
             Self::MeasurementDisturbed => {
                 "start one engine at a time (`umawarden launch --need SIZE`), or set \
                  --kv-cache-memory-bytes, with which vLLM does not measure"
@@ -130,6 +143,10 @@ impl Reason {
                 "free memory before the start (`umawarden gate --need SIZE --prepare`), raise that \
                  limit, or load and compile with fewer processes (vLLM \
                  --max-parallel-loading-workers, MAX_JOBS)"
+            }
+            Self::BusError => {
+                "docker run --shm-size=16g or --ipc=host; in Kubernetes, an emptyDir with medium: \
+                 Memory at /dev/shm; else check the disk of the model (`umawarden dmesg`)"
             }
             Self::WorkerDied => {
                 "the lines before it, and the kernel log (`umawarden dmesg`), show why it ended"
