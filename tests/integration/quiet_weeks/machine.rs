@@ -57,6 +57,8 @@ pub struct Machine {
     stalls: f64,
     scans: f64,
     lines: f64,
+    /// Seconds in which all tasks waited for memory.
+    waited: f64,
     at: f64,
 }
 
@@ -75,7 +77,7 @@ struct Plan {
 impl Machine {
     pub fn new(kind: Kind) -> Self {
         let clean = kind.total;
-        Self { kind, clean, stalls: 0.0, scans: 0.0, lines: 0.0, at: 0.0 }
+        Self { kind, clean, stalls: 0.0, scans: 0.0, lines: 0.0, waited: 0.0, at: 0.0 }
     }
 
     /// Whether seconds count at that time.
@@ -168,8 +170,13 @@ impl Machine {
         let is_reclaiming = plan.is_backup && self.clean + dirty + floor >= rest - 0.01;
         self.stalls += if is_reclaiming { 20.0 * passed } else { 0.01 * passed };
         self.scans += if is_reclaiming { 40_000.0 * passed } else { 0.0 };
+        self.waited += self.pressure(plan) * passed;
         self.lines += if plan.is_in_burst { 8.0 * passed } else { passed / 60.0 };
         self.at = at;
+    }
+
+    fn pressure(&self, plan: Plan) -> f64 {
+        if plan.is_backup { self.kind.backup_pressure } else { 0.0 }
     }
 
     fn dirty(&self, plan: Plan) -> f64 {
@@ -245,22 +252,49 @@ impl Machine {
         add("uma_memory_allocation_stalls_total", &[("zone", "normal")], self.stalls.floor());
         let direct = [("reclaimer", "direct")];
         add("uma_memory_reclaim_scanned_pages_total", &direct, self.scans.floor());
-        let pressure = if plan.is_backup { self.kind.backup_pressure } else { 0.0 };
-        let window = [("resource", "memory"), ("share", "full"), ("window", "10s")];
-        add("uma_pressure_ratio", &window, pressure);
+        let full = [("resource", "memory"), ("share", "full")];
+        add("uma_pressure_stalled_seconds_total", &full, self.waited);
+        let window = [full[0], full[1], ("window", "10s")];
+        add("uma_pressure_ratio", &window, self.pressure(plan));
+        // Idle pages go to swap and stay; a page that a backup displaced comes back now and then.
+        add("uma_memory_refaulted_pages_total", &[("kind", "file")], (self.at * 5.0).floor());
+        add("uma_swap_in_pages_total", &[], 1_000.0);
+        add("uma_swap_out_pages_total", &[], (self.at / 3.0).floor());
         add("uma_swap_total_bytes", &[], 16.0 * GIB);
         add("uma_swap_free_bytes", &[], (14.0 - 0.1 * (self.at / DAY).floor()) * GIB);
         add("uma_kernel_events_total", &[("event", "nv_no_memory")], self.lines.floor());
         self.observe_accidents(&mut add);
+        self.observe_numa(free, &mut add);
         add("uma_gpu_driver_responsive", &[], 1.0);
         add("uma_gpu_other_memory_bytes", &[("gpu", "0")], 0.6 * GIB);
         let of_engine = [("engine", "vllm"), ("gpu", "0")];
         add("uma_gpu_engine_memory_bytes", &of_engine, plan.taken * GIB);
         add("uma_engine_info", &[("engine", "vllm"), ("kind", "vllm")], 1.0);
+        for name in ["uma_engine_stuck", "uma_engine_rank_lost", "uma_engine_orphans"] {
+            add(name, &[("engine", "vllm")], 0.0);
+        }
+        add("uma_engine_load_floor_change_bytes", &[("engine", "vllm")], -0.2 * GIB);
+        add("uma_restart_state", &[("restart", "vllm"), ("state", "running")], 1.0);
         add("uma_engine_evicting", &[("engine", "vllm")], f64::from(plan.phase == "loading"));
         add("uma_memory_verdict", &[("verdict", "in_use")], 1.0);
         add("uma_scrape_collector_success", &[("collector", "meminfo")], 1.0);
         add("uma_guard_rails_restored", &[], 1.0);
+        add("uma_journal_up", &[], 1.0);
+        add("uma_unclean_boots_total", &[], 0.0);
+    }
+
+    /// The CPUs' node, and that of a superchip's GPU.
+    fn observe_numa(&self, free: f64, add: &mut impl FnMut(&str, &[(&str, &str)], f64)) {
+        let gpu = self.kind.is_superchip.then_some(("1", 0.0, 96.0, 8.0, 0.0));
+        let cpus = ("0", 72.0, self.kind.total, free, self.clean);
+        for (node, count, total, free, clean) in [cpus].into_iter().chain(gpu) {
+            add("uma_numa_cpus", &[("node", node)], count);
+            for (kind, value) in [("total", total), ("free", free), ("clean_cache", clean)] {
+                add("uma_numa_memory_bytes", &[("kind", kind), ("node", node)], value * GIB);
+            }
+            let low = [("node", node), ("watermark", "low")];
+            add("uma_numa_watermark_bytes", &low, 1.2 * self.kind.reserve * GIB);
+        }
     }
 
     /// What happens to healthy nodes, too: each noon a container at its own limit, and once in the
@@ -269,6 +303,7 @@ impl Machine {
         let noons = (self.at / DAY + 0.5).floor();
         let is_past = |day: f64| f64::from(self.at > day * DAY);
         add("uma_kernel_log_reader", &[("reader", "kmsg")], 1.0);
+        add("uma_kernel_log_lost_records_total", &[], 0.0);
         add("uma_memory_oom_kills_total", &[], noons);
         add("uma_kernel_oom_kills_total", &[("bound", "cgroup")], noons);
         add("uma_kernel_oom_kills_total", &[("bound", "machine")], 0.0);
