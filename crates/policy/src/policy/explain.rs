@@ -11,7 +11,7 @@ use super::Policy;
 use super::aim::Aimed;
 use super::brake::Brake;
 use super::engines::Engines;
-use super::guard::{Guard, Guarded};
+use super::guard::{Guard, Guarded, stops_lost_rank};
 use super::reboot::{RebootFacts, Reboots};
 use super::remedy::{Case, RemedyProgress};
 use super::rule::{Query, RemedyStep, RuleSet};
@@ -216,6 +216,7 @@ impl RemedyFacts<'_> {
                     proposal: self.case.proposal(step, &aimed),
                     rails: &self.case.remedy.rails,
                     labels: self.case.alert.map(|(labels, _)| labels),
+                    is_free_of_fleet: stops_lost_rank(&aimed.action, self.facts.store),
                 };
                 guard.rail(reason, &guarded, at)?
             }

@@ -11,7 +11,7 @@ use super::aim::{Aimed, aim_met, holds};
 use super::brake::present;
 use super::engines::Engines;
 use super::evidence;
-use super::guard::{Guard, Guarded};
+use super::guard::{Guard, Guarded, stops_lost_rank};
 use super::rule::{Remedy, RemedyStep, Rule, fill};
 use crate::model::{
     Action, AimCheck, Decision, DecisionId, DecisionRecord, EngineTarget, Evidence, FleetAction,
@@ -465,6 +465,7 @@ fn rule_on(case: &Case<'_>, step: usize, condition: Condition, context: &Context
         proposal: case.proposal(step, &aimed),
         rails: &case.remedy.rails,
         labels: case.alert.map(|(labels, _)| labels),
+        is_free_of_fleet: stops_lost_rank(&aimed.action, context.store),
     };
     if let Some(reason) = context.guard.hold(&guarded, context.at) {
         return reason.into();
@@ -494,7 +495,7 @@ fn rule_on(case: &Case<'_>, step: usize, condition: Condition, context: &Context
             HoldReason::NotEnforced.into()
         }
         Some(false) => match context.guard.approval(&guarded, context.at) {
-            Ok(approved) => match context.guard.hold_for_fleet(&guarded.proposal, context.at) {
+            Ok(approved) => match context.guard.hold_for_fleet(&guarded, context.at) {
                 None => Ruling { decision: Decision::Act, approved },
                 Some(reason) => reason.into(),
             },

@@ -13,9 +13,10 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
+use promql_rules::store::SeriesStore;
 use serde::{Deserialize, Serialize};
 
-use super::{Guard, milliseconds};
+use super::{Guard, Guarded, milliseconds};
 use crate::model::{
     Action, DecisionRecord, FleetAction, HoldReason, Mode, Moment, counted, duration_text,
 };
@@ -227,7 +228,7 @@ impl Fleet {
 
     /// An act was decided.
     pub(super) fn decided(&mut self, act: &DecisionRecord) {
-        if let Some(action) = bounded(act.mode, &act.action) {
+        if let Some(action) = of_mode(act.mode, &act.action) {
             self.acted(action, act.at.timeline_ms());
         }
     }
@@ -300,10 +301,10 @@ impl Guard {
     /// Why other nodes hold what may be done otherwise.
     pub(in crate::policy) fn hold_for_fleet(
         &self,
-        proposal: &Proposal<'_>,
+        guarded: &Guarded<'_>,
         at: Moment,
     ) -> Option<HoldReason> {
-        let action = bounded(proposal.mode, proposal.action)?;
+        let action = bounded(guarded)?;
         self.fleet.hold(&self.rails.fleet, action, at)
     }
 
@@ -322,9 +323,22 @@ impl Guard {
     }
 }
 
-/// Which action is bounded: observe mode waits for nobody's turn.
-fn bounded(mode: Mode, action: &Action) -> Option<FleetAction> {
+/// Which action is bounded.
+fn bounded(guarded: &Guarded<'_>) -> Option<FleetAction> {
+    let Proposal { mode, action, .. } = guarded.proposal;
+    of_mode(mode, action).filter(|_| !guarded.is_free_of_fleet)
+}
+
+/// Observe mode waits for nobody's turn.
+fn of_mode(mode: Mode, action: &Action) -> Option<FleetAction> {
     FleetAction::of(action).filter(|_| mode == Mode::Enforce)
+}
+
+/// Whether an act stops an engine that has lost a rank. It serves nobody any more, on none of its
+/// nodes.
+pub(in crate::policy) fn stops_lost_rank(action: &Action, store: &SeriesStore) -> bool {
+    let Action::StopEngine { engine: Some(engine), .. } = action else { return false };
+    store.latest_of("uma_engine_rank_lost", &[("engine", engine)]).value() == Some(1.0)
 }
 
 fn is_before(one: (f64, &Arc<str>), other: (f64, &Arc<str>)) -> bool {

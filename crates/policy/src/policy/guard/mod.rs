@@ -38,7 +38,7 @@ pub use protection::{Glob, Protected};
 pub use restore::{PastMoment, on_this_boots_clock};
 pub use silence::MOST_SILENCES;
 
-pub(super) use fleet::{FleetNode, FleetTurn, OtherNodes};
+pub(super) use fleet::{FleetNode, FleetTurn, OtherNodes, stops_lost_rank};
 pub(super) use ledger::ByMode;
 
 use super::Answer;
@@ -131,6 +131,8 @@ pub(super) struct Guarded<'a> {
     pub(super) rails: &'a Rails,
     /// Of the alert that fires.
     pub(super) labels: Option<&'a Labels>,
+    /// The fleet's limit does not apply.
+    pub(super) is_free_of_fleet: bool,
 }
 
 /// The state of all guard rails.
@@ -334,7 +336,7 @@ impl Guard {
 
     /// Why that must not be done now although its rule certainly fires.
     pub(super) fn hold_act(&self, guarded: &Guarded<'_>, at: Moment) -> Option<HoldReason> {
-        let Guarded { ref proposal, rails, labels } = *guarded;
+        let Guarded { ref proposal, rails, labels, .. } = *guarded;
         let now_ms = at.timeline_ms();
         let is_notice = proposal.action.is_notice();
         let none: Labels = Arc::new([]);

@@ -113,8 +113,12 @@ impl Guard {
 
     fn fleet_rail(&self, reason: HoldReason, guarded: &Guarded<'_>, at: Moment) -> Option<Rail> {
         let action = FleetAction::of(guarded.proposal.action)?;
+        if guarded.is_free_of_fleet {
+            let detail = "an engine that has lost a rank serves nobody".to_owned();
+            return Some(Rail { reason, holds: false, left: None, used: None, detail });
+        }
         let detail = self.fleet.explain(&self.rails.fleet, action, at)?;
-        let holds = self.hold_for_fleet(&guarded.proposal, at) == Some(reason);
+        let holds = self.hold_for_fleet(guarded, at) == Some(reason);
         Some(Rail { reason, holds, left: None, used: None, detail })
     }
 

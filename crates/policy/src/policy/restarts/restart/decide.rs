@@ -114,7 +114,8 @@ impl Restart {
             return StartRuling::hold(HoldReason::RebootUnderWay, text);
         }
         let proposal = Proposal { rule: &self.rule, mode, step: 0, action, target };
-        let guarded = Guarded { proposal, rails: &self.rails, labels: None };
+        let guarded =
+            Guarded { proposal, rails: &self.rails, labels: None, is_free_of_fleet: true };
         if let Some(reason) = context.guard.hold(&guarded, at) {
             let text = match reason {
                 HoldReason::BreakerOpen => format!(

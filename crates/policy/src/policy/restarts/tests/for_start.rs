@@ -7,10 +7,12 @@ use super::world::{GIB, RestartWorld, engine_in};
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
-    Action, DecisionRecord, EngineHealth, EngineKind, EngineLoad, EngineSeen, GateRequest,
-    HealthResponse, HoldReason, Lease, LeaseReadings, LeaseRequest, LeaseShare, LeaseState, Mode,
-    Observation, OutcomeResult, Requested, RestartState, Target, WorkloadState,
+    Action, ClusterNames, ClusterReadings, DecisionRecord, EngineHealth, EngineKind, EngineLoad,
+    EngineSeen, GateRequest, HealthResponse, HoldReason, Lease, LeaseReadings, LeaseRequest,
+    LeaseShare, LeaseState, Mode, NodeNews, NodeReadings, Observation, OutcomeResult, Reading,
+    Requested, RestartState, SeriesKey, Target, WorkloadState,
 };
+use crate::policy::guard::{FleetLimit, FleetLimits, FleetShare};
 
 const RULE: &str = "
 groups:
@@ -121,6 +123,32 @@ fn an_engine_is_stopped_for_a_start_and_started_again_after_it() {
     assert_eq!(world.until_start(5).unwrap().0, "low");
     assert_eq!(world.value("uma_restart_deaths_in_a_row{engine=\"low\"}"), Some(0.0));
     assert_eq!(world.value("uma_lease_priority{who=\"chat\"}"), None);
+}
+
+/// One node may stop engines, and another one cannot be read.
+#[test]
+fn the_limit_of_the_fleet_spares_no_engine_that_has_lost_a_rank() {
+    let mut world = world(Mode::Enforce);
+    let texts = [SourceText::new("for-start.yaml", RULE)];
+    let mut rules = parse_rules(&texts, Duration::from_secs(1)).unwrap();
+    let nodes = FleetShare { nodes: 1, percent: 0 };
+    let limit = FleetLimit { nodes, per: Duration::from_secs(600) };
+    rules.guard_rails.fleet = FleetLimits { stop_engine: Some(limit), drop_caches: None };
+    world.policy.replace_rules(world.at, Mode::Enforce, &rules);
+    let known_for = Duration::from_secs(2);
+    let names = ClusterNames { cluster: "c".into(), node: "a".into(), known_for };
+    world.policy.set_cluster(Some(names));
+    let news = NodeNews::Silent { why: "no route".into(), schema: Arc::default() };
+    let (took, refused) = (Duration::ZERO, Vec::new());
+    let nodes = vec![NodeReadings { node: "b".into(), news, took, refused }];
+    world.seen.push(Observation::Cluster(Box::new(ClusterReadings { nodes })));
+    waits(&mut world, 5, 8 * GIB);
+    world.run(30);
+    assert_eq!(world.holds(), [HoldReason::FleetUnknown]);
+    let series = SeriesKey::new("uma_engine_rank_lost", &[("engine", "engine-low")]);
+    world.seen.push(Observation::Sample { series, value: Reading::Value(1.0) });
+    world.run(5);
+    assert_eq!(stopped(&world), 1);
 }
 
 #[test]
