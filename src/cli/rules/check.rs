@@ -77,8 +77,8 @@ labels and label values, and a file without rules. Such rules load and run; mist
 `umawarden run` from starting.
 
 Conditions are also tried on thirty machines of five sizes, idle, full, loading and in trouble. One
-that is true on each of them is a finding if its remedy acts: it would act at once. An alert that
-always fires is only a remark.
+that is true on each of them, or on those of 121 or 480 GiB whatever they do, is a finding if
+its remedy acts: it would act at once. An alert that always fires is only a remark.
 
 With --now this node is observed as `umawarden run` does, without acting: memory, engines, the
 driver and who uses it. Rules that are true now are printed with their values. They do not change

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use promql_rules::template::Template;
 use promql_rules::{Effort, ExprError, Facts, Threshold, did_you_mean};
 
-use super::always::Machines;
+use super::always::{Always, Machines};
 use crate::config::catalogue::{LoadedCatalogue, Scoped};
 use crate::config::decode::Findings;
 use crate::config::mistake::{Mistake, SourceText};
@@ -185,16 +185,18 @@ fn always(
     machines: &Machines,
     findings: &mut Findings<'_>,
 ) -> Option<Mistake> {
-    let values = machines.always(placed.rule)?;
+    let Always { values, on_gib } = machines.always(placed.rule)?;
+    let machine =
+        on_gib.map_or("any machine".to_owned(), |gib| format!("a machine with {gib} GiB"));
     let span = placed.expr().span.clone();
     let remedy = placed.rule.remedy.as_ref().filter(|_| placed.rule.mode != Some(Mode::Observe));
     let acting = remedy.and_then(|remedy| remedy.steps.iter().find(|step| touches(step)));
     let Some(step) = acting else {
-        let message = format!("this alert always fires: expr is true on any machine ({values})");
+        let message = format!("this alert always fires: expr is true on {machine} ({values})");
         return Some(findings.source().mistake(span, message));
     };
     let message = format!(
-        "expr is true on any machine, idle or busy ({values}): {} would act at once",
+        "expr is true on {machine}, idle or busy ({values}): {} would act at once",
         step.name()
     );
     findings.add(span, message).hint(

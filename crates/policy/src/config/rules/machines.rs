@@ -1,4 +1,5 @@
-//! Machines as they may be: a condition that holds on each of them holds always.
+//! Machines as they may be: a condition that holds on each of them, or on a large one whatever it
+//! does, holds always.
 //!
 //! Sizes are those of a DGX Spark, a GH200, two Jetsons and a PC. While a machine is busy, 40,000
 //! pages a second are scanned, and all tasks wait a quarter of the time, as in reports of backups
@@ -78,6 +79,8 @@ pub(super) struct Machine {
     pub(super) store: SeriesStore,
     /// The time.
     pub(super) at: EvalTime,
+    /// Its memory, in GiB; machines of one kind follow one another.
+    pub(super) gib: f64,
 }
 
 /// Takes a series' name, its labels and its value.
@@ -113,7 +116,8 @@ fn machine(number: i64, (kind, moment): (Kind, Moment), read: &BTreeSet<Arc<str>
         });
     }
     let utc_ms = FIRST_UTC_MS + number * APART_MS;
-    Machine { store, at: EvalTime { timeline_ms: i64::from(SAMPLES_MS[0]), utc_ms } }
+    let at = EvalTime { timeline_ms: i64::from(SAMPLES_MS[0]), utc_ms };
+    Machine { store, at, gib: kind.total }
 }
 
 /// All series of a machine, so many seconds before the end.
