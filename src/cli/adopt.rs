@@ -10,14 +10,13 @@ use serde_json::json;
 
 use super::Exit;
 use super::control::Client;
-use super::history::printable;
 use super::storage::StorageArguments;
 use crate::cli::output::{errln, outln};
 use crate::config::flags::RunFlags;
 use crate::config::measure::size_bytes;
 use crate::config::settings::Settings;
 use crate::daemon::user_name;
-use crate::model::{StartNeed, author, bytes_text};
+use crate::model::{StartNeed, author, bytes_text, printable};
 use crate::parse::container::{Inspected, inspected};
 use crate::sources::deferred::{Adopted, AdoptedContainer, AdoptedFile};
 use crate::supervisors::docker::{Docker, DockerError, socket_of_environment, within};

@@ -6,9 +6,9 @@ use anyhow::ensure;
 use clap::Args;
 use serde::Deserialize;
 
+use super::Exit;
 use super::control::{DaemonArguments, entries, list};
-use super::{Exit, history};
-use crate::model::{duration_text, measured_bytes_text};
+use crate::model::{duration_text, measured_bytes_text, printable};
 
 /// Arguments of `umawarden cluster`.
 #[derive(Debug, Args)]
@@ -70,9 +70,9 @@ impl Node {
 }
 
 fn line(node: &Node) -> String {
-    let name = history::printable(&node.node);
+    let name = printable(&node.node);
     let mut line = match (&node.unknown, node.available_bytes, node.total_bytes) {
-        (Some(why), ..) => format!("{name:<28} unknown: {}", history::printable(why)),
+        (Some(why), ..) => format!("{name:<28} unknown: {}", printable(why)),
         (None, Some(available), Some(total)) => {
             format!(
                 "{name:<28} {} of {} available",

@@ -19,7 +19,7 @@ use crate::cli::output::{errln, outln};
 use crate::config::flags::RunFlags;
 use crate::config::measure::duration_within;
 use crate::exports::LONGEST;
-use crate::model::{duration_text, end, seconds_text};
+use crate::model::{duration_text, end, printable, seconds_text};
 
 /// The daemon's address.
 #[derive(Clone, Debug, Default, Args)]
@@ -138,15 +138,15 @@ pub(super) fn print_result(
                 false => Row::from(text(&data)).print(),
             }
             for warning in warnings {
-                errln!("umawarden: {}", super::history::printable(&warning));
+                errln!("umawarden: {}", printable(&warning));
             }
             Ok(Exit::Fine)
         }
         404 | 409 => {
-            errln!("umawarden: {}", super::history::printable(&problem));
+            errln!("umawarden: {}", printable(&problem));
             Ok(Exit::Findings)
         }
-        _ => anyhow::bail!("{}", super::history::printable(&problem)),
+        _ => anyhow::bail!("{}", printable(&problem)),
     }
 }
 
@@ -159,7 +159,7 @@ pub(super) fn entries<T: serde::de::DeserializeOwned>(
     name: &str,
 ) -> anyhow::Result<Vec<(Value, T)>> {
     if reply.status != 200 {
-        anyhow::bail!("{}", super::history::printable(&reply.problem));
+        anyhow::bail!("{}", printable(&reply.problem));
     }
     let entries = reply.data.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
     let read = |entry: Value| {

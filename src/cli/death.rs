@@ -1,8 +1,7 @@
 //! Prints a report of a death.
 
-use super::history::printable;
 use crate::model::{
-    DeathMemory, DeathProof, DeathReport, Survivor, bytes_text, counted, signal_name,
+    DeathMemory, DeathProof, DeathReport, Survivor, bytes_text, counted, printable, signal_name,
 };
 
 /// Proofs that are printed; `--json` has all.

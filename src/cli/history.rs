@@ -1,6 +1,5 @@
 //! `umawarden history`.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::Path;
@@ -453,30 +452,6 @@ pub(super) fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
     text.write_fmt(more).unwrap_or_default();
 }
 
-/// Names in kernel logs are chosen by processes: their escape sequences and changes of direction
-/// must not reach a terminal.
-pub(super) fn printable(text: &str) -> Cow<'_, str> {
-    let odd = |c: char| {
-        let changes_direction = matches!(
-            c,
-            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-        );
-        c.is_control() || changes_direction
-    };
-    if !text.contains(odd) {
-        return Cow::Borrowed(text);
-    }
-    let mut printable = String::with_capacity(text.len() + 8);
-    for c in text.chars() {
-        if odd(c) {
-            printable.extend(c.escape_default());
-        } else {
-            printable.push(c);
-        }
-    }
-    Cow::Owned(printable)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -494,11 +469,5 @@ mod tests {
         ] {
             assert_eq!(measured_bytes_text(bytes), text);
         }
-    }
-
-    #[test]
-    fn a_process_name_cannot_drive_the_terminal() {
-        assert_eq!(printable("a\u{1b}[2Jb\u{202e}c\nd"), "a\\u{1b}[2Jb\\u{202e}c\\nd");
-        assert_eq!(printable("VLLM::EngineCor → ü"), "VLLM::EngineCor → ü");
     }
 }

@@ -10,12 +10,14 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Exit;
-use super::history::{append, printable};
+use super::history::append;
 use crate::cli::output::{self, errln};
 use crate::journal::black_box::{
     BootId, EndOfBoot, Folder, Header, LastEvent, Previous, Record, Recovered, Signal, recover,
 };
-use crate::model::{Moment, ProgramEvent, Reading, as_number, measured_bytes_text, seconds_text};
+use crate::model::{
+    Moment, ProgramEvent, Reading, as_number, measured_bytes_text, printable, seconds_text,
+};
 
 /// For values that the black box does not have.
 const OF_THE_JOURNAL: [&str; 5] = ["since", "until", "kind", "rule", "limit"];

@@ -31,6 +31,7 @@ use crate::daemon::peers::Peers;
 use crate::engines::recognise;
 use crate::model::{
     DeathReport, Deceased, EngineKind, Event, Moment, PeerAddress, WorkloadLog, duration_text,
+    printable,
 };
 use crate::policy::death::{Circumstances, explain};
 use crate::sys::signals::Signals;
@@ -243,7 +244,7 @@ pub fn execute(arguments: &LaunchArguments) -> Exit {
 }
 
 fn failed(code: u8, why: &str) -> Exit {
-    errln!("umawarden: {}", super::history::printable(why));
+    errln!("umawarden: {}", printable(why));
     Exit::Code(code)
 }
 
@@ -410,7 +411,7 @@ impl LaunchArguments {
         } else if report.is_failure || !report.orphans.is_empty() {
             errln!("umawarden: {}", death::text(report));
         } else {
-            errln!("umawarden: {}.", super::history::printable(&report.sentence()));
+            errln!("umawarden: {}.", printable(&report.sentence()));
         }
     }
 

@@ -10,10 +10,9 @@ use serde_json::json;
 
 use super::Exit;
 use super::control::{AttributionArguments, Client, ClientError, DaemonArguments, Reply};
-use super::history::printable;
 use crate::cli::output::{errln, outln};
 use crate::daemon::user_name;
-use crate::model::{Pause, author};
+use crate::model::{Pause, author, printable};
 use crate::pause::{FileState, PauseFile};
 
 /// Timeout for the daemon to notice the file, which it reads four times a second.

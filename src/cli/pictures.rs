@@ -11,10 +11,9 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use super::control::{Client, DaemonArguments};
-use super::history::printable;
 use crate::clients::connection::{Connection, Question, Server};
 use crate::config::flags::RunFlags;
-use crate::model::{MemoryHistory, PeerAddress, Picture};
+use crate::model::{MemoryHistory, PeerAddress, Picture, printable};
 
 /// The path of a picture, and of the past hour of its memory.
 const PICTURE: &str = "/api/v1/picture";

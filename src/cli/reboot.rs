@@ -8,13 +8,13 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Exit;
 use super::control::{AttributionArguments, DaemonArguments, left, print_result};
 use super::order_text::order_result;
-use super::{Exit, history};
 use crate::cli::output::outln;
 use crate::config::measure::duration_within;
 use crate::model::{
-    DecisionId, RebootForce, RebootResult, RebootStage, RuleId, counted, duration_text,
+    DecisionId, RebootForce, RebootResult, RebootStage, RuleId, counted, duration_text, printable,
 };
 
 /// The longest delay on the command line.
@@ -116,7 +116,7 @@ pub fn execute(arguments: &RebootArguments) -> anyhow::Result<Exit> {
 fn show(arguments: &RebootArguments) -> anyhow::Result<Exit> {
     let reply = arguments.daemon.client()?.request("GET", "/api/v1/reboot", None)?;
     if reply.status != 200 {
-        anyhow::bail!("{}", history::printable(&reply.problem));
+        anyhow::bail!("{}", printable(&reply.problem));
     }
     let shown = reply.data.get("reboot").cloned().unwrap_or_default();
     if arguments.daemon.json {
@@ -124,7 +124,7 @@ fn show(arguments: &RebootArguments) -> anyhow::Result<Exit> {
         return Ok(Exit::Fine);
     }
     for line in lines(&shown)? {
-        outln!("{}", history::printable(&line));
+        outln!("{}", printable(&line));
     }
     Ok(Exit::Fine)
 }

@@ -2,8 +2,8 @@
 
 use unicode_width::UnicodeWidthStr as _;
 
-use super::history::printable;
 use crate::cli::output::{self, outln};
+use crate::model::printable;
 
 /// The widest beginning of a line that the rest of its text is aligned with.
 const WIDEST_HEAD: usize = 28;

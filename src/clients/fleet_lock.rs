@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 
 use super::Session;
-use crate::model::TlsFiles;
+use crate::model::{TlsFiles, without_unprintable};
 use crate::parse::answer::Answer;
 
 /// The header that the protocol requires.
@@ -231,9 +231,8 @@ fn parse(path: &str, answer: &Answer) -> SlotResponse {
 
 fn refusal(body: &Value) -> Option<(String, String)> {
     let of = |name: &str, most: usize| {
-        let printable = |c: char| if c.is_control() { ' ' } else { c };
-        let text: String = body.get(name)?.as_str()?.chars().take(most).map(printable).collect();
-        (!text.trim().is_empty()).then_some(text)
+        let text: String = body.get(name)?.as_str()?.chars().take(most).collect();
+        (!text.trim().is_empty()).then(|| without_unprintable(&text, ' '))
     };
     let value = of("value", VALUE_CHARS).unwrap_or_else(|| "it does not say why".to_owned());
     Some((of("kind", KIND_CHARS)?, value))

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group, setpriority_process};
 
-use super::{Attempt, one_line};
+use super::Attempt;
+use crate::model::without_unprintable;
 use crate::parse::process::printable;
 use crate::sys::descriptors::restore_limit_of;
 
@@ -47,7 +48,7 @@ fn run_within(line: &[String], why: &str, patience: Duration) -> Attempt {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().process_group(0).current_dir("/");
         let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-        command.envs(kept).env(REASON, one_line(why).replace('\0', ""));
+        command.envs(kept).env(REASON, without_unprintable(why, ' '));
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         Ok((command.spawn()?, reader))
     });

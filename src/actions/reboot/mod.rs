@@ -276,11 +276,6 @@ fn terminals_of(users: &[LoggedIn]) -> BTreeSet<Arc<str>> {
     users.iter().filter_map(|user| user.terminal.clone()).collect()
 }
 
-/// Text on one line, without control characters.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
 /// Runs work that may hang in the kernel on a thread of its own, with a time limit.
 fn apart<T: Send + 'static>(
     name: &str,

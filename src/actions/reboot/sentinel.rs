@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, open, renameat_with};
 
-use super::{Attempt, WRITING_TAKES, apart, one_line};
-use crate::model::{DecisionRecord, RebootOrder};
+use super::{Attempt, WRITING_TAKES, apart};
+use crate::model::{DecisionRecord, RebootOrder, without_unprintable};
 use crate::supervisors::NotEnded;
 
 /// The first line of our file. A file with another one is foreign, and left alone.
@@ -29,10 +29,10 @@ pub(super) fn create(file: &Path, decision: &DecisionRecord, order: &RebootOrder
     let text = format!(
         "{OURS}why: {}\nrule: {}\ndecision: {}\nboot: {}\nto prevent it: umawarden reboot \
          --cancel\n",
-        one_line(&order.plan.why),
-        one_line(&decision.rule.to_string()),
+        without_unprintable(&order.plan.why, ' '),
+        without_unprintable(&decision.rule.to_string(), ' '),
         decision.id,
-        one_line(&order.boot_id),
+        without_unprintable(&order.boot_id, ' '),
     );
     let path = file.to_owned();
     let shown = file.display();

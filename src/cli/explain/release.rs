@@ -6,9 +6,10 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::cli::history::printable;
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
-use crate::model::{EventKind, ProgramEvent, Release, ReleaseEnd, ReleaseMemory, bytes_text};
+use crate::model::{
+    EventKind, ProgramEvent, Release, ReleaseEnd, ReleaseMemory, bytes_text, printable,
+};
 
 /// Releases that are printed.
 const SHOWN: usize = 5;

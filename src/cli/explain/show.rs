@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::sentence::sentence;
 use super::{ReportSource, RuleReport, Since};
-use crate::cli::history::{decision_text, outcome_text, printable};
+use crate::cli::history::{decision_text, outcome_text};
 use crate::cli::output;
 use crate::cli::style::{fitted, wrapped};
-use crate::model::{Mode, duration_text, measured_bytes_text};
+use crate::model::{Mode, duration_text, measured_bytes_text, printable};
 use crate::policy::explain::{part_json, rail_json};
 
 /// Longer texts of parts have lines of their own in the table, above their values.

@@ -6,12 +6,11 @@ use serde_json::{Value, json};
 
 use super::command::{LayerCounts, ToFit};
 use super::nodes::Nodes;
-use crate::cli::history::printable;
 use crate::cli::output::{errln, outln};
 use crate::cli::style::{fitted, is_too_wide, stacked};
 use crate::engines::LaunchCommand;
 use crate::fit::{Fit, Model, NodeFit, Verdict};
-use crate::model::bytes_text;
+use crate::model::{bytes_text, printable};
 use advice::advice;
 pub(super) use advice::loader_sentence;
 

@@ -11,13 +11,12 @@ use serde_json::json;
 use super::lease::LeaseArguments;
 use super::wait::Ended;
 use crate::cli::Exit;
-use crate::cli::history::printable;
 use crate::cli::output::{errln, outln};
 use crate::clients::peer::Peer;
 use crate::config::settings::Settings;
 use crate::model::{
     Access, Credentials, GateRequest, LeaseRequest, PeerAddress, PeerGate, Pod, bytes_text,
-    duration_text,
+    duration_text, printable,
 };
 
 /// Between two requests: the node ends what is no longer requested after half a minute.

@@ -7,12 +7,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::wait::{Ended, Progress, Waited};
-use crate::cli::history::printable;
 use crate::cli::output::{self, errln, outln};
 use crate::cli::progress::{bar, share};
 use crate::model::{
     GateReason, GateResponse, MemoryPool, PoolKind, bytes_text, duration_text, measured_bytes_text,
-    seconds_text,
+    printable, seconds_text,
 };
 use crate::policy::gate::SETTLES;
 

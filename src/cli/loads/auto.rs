@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::read::{StoredLoad, newest};
-use crate::cli::history::{no_journal, printable};
+use crate::cli::history::no_journal;
 use crate::cli::storage::may_be_read;
 use crate::config::measure::size_bytes;
 use crate::engines::without_secrets;
 use crate::journal::JournalReader;
-use crate::model::{LoadEnd, bytes_text, counted};
+use crate::model::{LoadEnd, bytes_text, counted, printable};
 
 /// The newest loads that count.
 const COUNTED: usize = 5;

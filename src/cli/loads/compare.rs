@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 
 use super::read::{StoredLoad, release_text};
 use super::show::{bytes, count, seconds};
-use crate::cli::history::printable;
-use crate::model::{LoadReceipt, measured_bytes_text};
+use crate::model::{LoadReceipt, measured_bytes_text, printable};
 
 /// An amount of a receipt.
 type Amount = (&'static str, fn(&LoadReceipt) -> Option<u64>);

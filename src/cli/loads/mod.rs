@@ -8,10 +8,11 @@ mod show;
 use clap::Args;
 
 use super::Exit;
-use super::history::{no_journal, printable};
+use super::history::no_journal;
 use super::storage::{StorageArguments, may_be_read};
 use crate::cli::output::{errln, outln};
 use crate::journal::JournalReader;
+use crate::model::printable;
 
 pub(crate) use auto::{Need, expected, need_bytes};
 use read::newest;

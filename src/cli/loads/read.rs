@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cli::history::{no_journal, printable};
+use crate::cli::history::no_journal;
 use crate::journal::{EventQuery, JournalReader, Order};
-use crate::model::{EventKind, LoadReceipt, ProgramEvent, Release, ReleaseEnd};
+use crate::model::{EventKind, LoadReceipt, ProgramEvent, Release, ReleaseEnd, printable};
 
 /// Events of loads and of releases that are searched.
 const MOST: usize = 2_000;

@@ -1,9 +1,8 @@
 //! Loads as a table.
 
 use super::read::{StoredLoad, release_text};
-use crate::cli::history::printable;
 use crate::cli::style::{is_too_wide, stacked};
-use crate::model::{LoadEnd, bytes_text};
+use crate::model::{LoadEnd, bytes_text, printable};
 
 const COLUMNS: [&str; 13] = [
     "NUMBER",

@@ -10,10 +10,9 @@ use super::episode::Observed;
 use super::judge::{EpisodeResult, Judged, Verdict};
 use super::plan::{Plan, Wanted};
 use super::write::Written;
-use crate::cli::history::printable;
 use crate::cli::output::{errln, outln};
 use crate::cli::style::fitted;
-use crate::model::bytes_text;
+use crate::model::{bytes_text, printable};
 use crate::policy::restarts::GROUP;
 
 /// Episodes of a rule and a grade that are printed; the newest.

@@ -7,10 +7,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{Times, plot};
-use crate::cli::history::printable;
 use crate::cli::output;
 use crate::cli::style::is_utf8;
-use crate::model::measured_bytes_text;
+use crate::model::{measured_bytes_text, printable};
 
 /// Columns where no terminal limits them.
 const COLUMNS: usize = 80;

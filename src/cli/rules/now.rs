@@ -9,10 +9,9 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
 use super::count;
-use crate::cli::history::printable;
 use crate::config::settings::Settings;
 use crate::daemon::now::{OBSERVED, RuleNow, rules_now};
-use crate::model::{duration_text, measured_bytes_text};
+use crate::model::{duration_text, measured_bytes_text, printable};
 use crate::policy::rule::{Rule, RuleSet};
 
 /// Alerts of one rule that are shown.

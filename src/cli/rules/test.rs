@@ -16,7 +16,7 @@ use crate::config::mistake::{Mistake, Mistakes, SourceText, Style};
 use crate::config::reader::{Unreadable, find_as_promtool, is_test_file, read_text};
 use crate::config::rules::parse_rules;
 use crate::config::settings::limits::DEFAULT_INTERVAL;
-use crate::model::HoldReason;
+use crate::model::{HoldReason, without_unprintable};
 use crate::scenario::{Failure, Row, TestFile, TestReport, agree, parse_tests, play};
 
 /// Arguments of `umawarden rules test`.
@@ -434,13 +434,8 @@ fn print_rows(
 
 /// Texts of a test must not control the terminal.
 fn printable(text: &str) -> String {
-    let harmless = |c: char| match c {
-        '\n' | '\t' => ' ',
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' => '\u{fffd}',
-        c if c.is_control() => '\u{fffd}',
-        c => c,
-    };
-    text.trim().chars().map(harmless).collect()
+    let text = text.trim().replace(['\n', '\t'], " ");
+    without_unprintable(&text, char::REPLACEMENT_CHARACTER)
 }
 
 struct Paint(Style);

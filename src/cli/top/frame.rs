@@ -4,12 +4,12 @@ use jiff::Timestamp;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::memory;
-use crate::cli::history::printable;
 use crate::cli::progress::{bar_of, share};
 use crate::cli::style::{Screen, Tone};
 use crate::model::{
     ApprovalPicture, EnginePhase, EnginePicture, Happened, HappenedLevel, MemoryHistory,
-    NodePicture, NodeState, Picture, Waiting, WellLevel, bytes_text, duration_text, seconds_text,
+    NodePicture, NodeState, Picture, Waiting, WellLevel, bytes_text, duration_text, printable,
+    seconds_text,
 };
 
 /// Lines of reasons why a node is not well.

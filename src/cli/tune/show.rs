@@ -2,11 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::super::history::printable;
 use super::{Comparison, Done};
 use crate::cli::output::{errln, outln};
 use crate::cli::style::fitted;
-use crate::model::bytes_text;
+use crate::model::{bytes_text, printable};
 use crate::tune::{Present, Profile, Row};
 
 /// All profiles.

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::model::KubernetesAccess;
+use crate::model::{KubernetesAccess, printable_beginning};
 
 pub use held::{Change, Held, Holder, NodeState, Plan, Reported};
 
@@ -327,7 +327,7 @@ fn why(error: &dyn std::error::Error) -> String {
         }
         cause = inner.source();
     }
-    printable(&text)
+    printable_beginning(&text, MOST_CHARS)
 }
 
 fn refusal(
@@ -339,12 +339,9 @@ fn refusal(
     let said: Option<Value> = serde_json::from_slice(body).ok();
     let message = said.as_ref().and_then(|said| said.get("message")?.as_str());
     let message = message.filter(|text| !text.is_empty());
-    let message = printable(message.unwrap_or_else(|| status.canonical_reason().unwrap_or("?")));
+    let message = message.or_else(|| status.canonical_reason()).unwrap_or("?");
+    let message = printable_beginning(message, MOST_CHARS);
     let in_details = || said.as_ref()?.pointer("/details/retryAfterSeconds")?.as_u64();
     let retry_after = retry_after.or_else(|| in_details().map(Duration::from_secs));
     ApiError::Refused { doing, code: status.as_u16(), message, retry_after }
-}
-
-fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(MOST_CHARS).collect()
 }

@@ -32,6 +32,7 @@ mod peer;
 mod picture;
 mod pod;
 mod pool;
+mod printable;
 mod program_event;
 mod reboot;
 mod reboot_stage;
@@ -113,6 +114,7 @@ pub use picture::{
 };
 pub use pod::Pod;
 pub use pool::{EnginePools, HOST_POOL, MemoryPool, MemoryPools, PoolFigures, PoolKind};
+pub use printable::{is_unprintable, printable, printable_beginning, without_unprintable};
 pub use program_event::ProgramEvent;
 pub use promql_rules::{
     AlertState, CLUSTER_LABEL, EXPORTED_NODE_LABEL, NODE_LABEL, Reading, SeriesKey, Wanted,

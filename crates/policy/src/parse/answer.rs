@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::model::without_unprintable;
+
 /// Characters of a body that an error shows.
 const SHOWN_CHARS: usize = 160;
 
@@ -40,9 +42,9 @@ impl Answer {
 
 /// What people are shown of a body.
 pub fn shown(body: &[u8]) -> String {
-    let printable = |c: char| if c.is_control() { ' ' } else { c };
     let text = String::from_utf8_lossy(body);
-    let text: String = text.trim().chars().take(SHOWN_CHARS).map(printable).collect();
+    let text: String = text.trim().chars().take(SHOWN_CHARS).collect();
+    let text = without_unprintable(&text, ' ');
     if text.is_empty() { "nothing".to_owned() } else { format!("\"{text}\"") }
 }
 

@@ -9,7 +9,7 @@ use super::Step;
 use crate::model::{
     AlertChange, AlertState, Decision, DecisionRecord, Event, EventKind, Happened, HappenedKind,
     HappenedLevel, HoldReason, KernelEvent, MOST_HAPPENED, MemoryState, Mode, Moment, Outcome,
-    OutcomeResult, ProgramEvent, ReceivedTurn, Target,
+    OutcomeResult, ProgramEvent, ReceivedTurn, Target, printable_beginning,
 };
 
 /// Longer texts are cut. Names in them may be hostile.
@@ -102,24 +102,8 @@ pub fn folded(entries: impl IntoIterator<Item = Happened>) -> Vec<Happened> {
 }
 
 fn entry(at: Timestamp, kind: HappenedKind, level: HappenedLevel, text: &str) -> Happened {
-    let (text, times) = (printable(text), 1);
+    let (text, times) = (printable_beginning(text, MOST_CHARS), 1);
     Happened { at, kind, level, text, id: None, rule: None, engine: None, times }
-}
-
-/// One line without control characters, of bounded length.
-fn printable(text: &str) -> String {
-    let mut line = String::with_capacity(text.len().min(MOST_CHARS));
-    for (number, c) in text.chars().enumerate() {
-        if number >= MOST_CHARS {
-            line.push('…');
-            break;
-        }
-        match c.is_control() {
-            true => line.extend(c.escape_default()),
-            false => line.push(c),
-        }
-    }
-    line
 }
 
 /// The entry of an event; `None` for events that only matter to programs.

@@ -6,12 +6,12 @@ use std::io::{self, Write};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use crate::cli::history::{number_text, printable};
+use crate::cli::history::number_text;
 use crate::cli::style::{fitted, is_too_wide};
 use crate::cli::targets::{AlertLabels, target_name, target_parts};
 use crate::model::{
     AlertChange, AlertState, Decision, DecisionRecord, Grade, HoldReason, Mode, Outcome,
-    OutcomeResult, Reading, RestartState, RuleId, Target,
+    OutcomeResult, Reading, RestartState, RuleId, Target, printable,
 };
 
 /// A condition that ended within this time ended by itself.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::model::without_unprintable;
+
 #[cfg(test)]
 mod tests;
 
@@ -198,17 +200,9 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Replaces control characters, which could rewrite the terminal. Each becomes one character, so
-/// the carets keep their columns.
+/// Each unprintable character becomes one character, so that the carets keep their columns.
 fn printable(text: &str) -> String {
-    let harmless = |c: char| match c {
-        '\t' => ' ',
-        // Bidirectional overrides reorder what a reader sees.
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' => '\u{fffd}',
-        c if c.is_control() => '\u{fffd}',
-        c => c,
-    };
-    text.chars().map(harmless).collect()
+    without_unprintable(&text.replace('\t', " "), char::REPLACEMENT_CHARACTER)
 }
 
 /// Whether mistakes are shown in colour.

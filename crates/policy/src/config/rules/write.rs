@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::export::{push, quoted, write_expr, write_templates};
 use super::rails::DEFAULT_AT_MOST;
 use crate::config::measure::written;
-use crate::model::CacheKind;
+use crate::model::{CacheKind, without_unprintable};
 use crate::policy::guard::{BreakerLimit, Rails};
 use crate::policy::rule::{AtMost, ReclaimFrom, Remedy, RemedyStep, Rule, RuleGroup, RuleScope};
 
@@ -34,7 +34,7 @@ pub fn write_head(group: &RuleGroup, out: &mut String) {
 /// One rule of a group.
 pub fn write_rule(rule: &Rule, comments: &Comments, out: &mut String) {
     for line in &comments.above {
-        push(out, format_args!("  # {}\n", one_line(line)));
+        push(out, format_args!("  # {}\n", without_unprintable(line, ' ')));
     }
     push(out, format_args!("  - alert: {}\n", text(&rule.id.alert)));
     write_expr(&rule.expr.text, out);
@@ -71,18 +71,13 @@ fn write_remedy(remedy: &Remedy, comments: &[String], out: &mut String) {
         let (name, settings) = step_settings(step);
         push(out, format_args!("      - {name}: {}", flow(&settings)));
         match comments.next() {
-            Some(comment) => push(out, format_args!("  # {}\n", one_line(comment))),
+            Some(comment) => push(out, format_args!("  # {}\n", without_unprintable(comment, ' '))),
             None => out.push('\n'),
         }
     }
     for (key, value) in rails(&remedy.rails) {
         push(out, format_args!("      {key}: {}\n", flow(&value)));
     }
-}
-
-/// A comment cannot go on in the next line.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// The key of a step and its settings, as rule files write them.

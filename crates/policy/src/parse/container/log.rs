@@ -3,6 +3,8 @@
 
 use jiff::Timestamp;
 
+use crate::model::is_unprintable;
+
 /// Bytes of a line that are read.
 const LONGEST_LINE_BYTES: usize = 4096;
 /// Characters of a line that are kept.
@@ -165,10 +167,7 @@ fn shown(line: &[u8]) -> String {
                 let _end = characters.find(|one| matches!(one, '@'..='~'));
             }
             '\t' => plain.push(' '),
-            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                plain.push(char::REPLACEMENT_CHARACTER)
-            }
-            character if character.is_control() => plain.push(char::REPLACEMENT_CHARACTER),
+            character if is_unprintable(character) => plain.push(char::REPLACEMENT_CHARACTER),
             character => plain.push(character),
         }
     }

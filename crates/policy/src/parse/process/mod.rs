@@ -6,6 +6,8 @@ mod tests;
 
 use core::net::{IpAddr, SocketAddr};
 
+use crate::model::is_unprintable;
+
 /// The longest text that is kept of what a process chose itself.
 pub const MAX_TEXT: usize = 4096;
 
@@ -83,13 +85,10 @@ pub fn printable(text: &[u8]) -> String {
         for character in part.valid().chars() {
             match character {
                 '\\' => shown.push_str("\\\\"),
-                // Marks that turn the direction of text would hide what is there.
-                '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                    shown.extend(character.escape_unicode());
-                }
                 character if character.is_control() => {
                     shown.push_str(&format!("\\x{:02x}", u32::from(character)));
                 }
+                character if is_unprintable(character) => shown.extend(character.escape_unicode()),
                 character => shown.push(character),
             }
         }

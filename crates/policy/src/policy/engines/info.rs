@@ -8,7 +8,7 @@ use std::sync::Arc;
 use promql_rules::store::SeriesStore;
 
 use crate::engines::{served_model, version_of_image};
-use crate::model::{EngineKind, EngineSeen, Pod, SeriesKey};
+use crate::model::{EngineKind, EngineSeen, Pod, SeriesKey, without_unprintable};
 use crate::policy::counters::{Cell, Counters};
 
 /// Bytes of a label, before the mark of a cut. Other nodes take at most 256.
@@ -68,12 +68,8 @@ impl About {
 
 /// Without what hides or reorders text, and not too long.
 fn bounded(value: &str) -> String {
-    let plain = |character: char| match character {
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
-        character if character.is_control() => '\u{fffd}',
-        character => character,
-    };
-    let mut bounded: String = value.chars().take(LONGEST + 1).map(plain).collect();
+    let beginning: String = value.chars().take(LONGEST + 1).collect();
+    let mut bounded = without_unprintable(&beginning, char::REPLACEMENT_CHARACTER);
     if bounded.len() > LONGEST {
         while bounded.len() > LONGEST {
             bounded.pop();
@@ -124,14 +120,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::model::is_unprintable;
 
     proptest! {
         #[test]
         fn a_label_is_short_and_plain(value in ".{0,400}") {
             let label = bounded(&value);
             prop_assert!(label.len() <= LONGEST + '…'.len_utf8());
-            let hides = |character: char| character.is_control() || character == '\u{202e}';
-            prop_assert!(!label.contains(hides));
+            prop_assert!(!label.contains(is_unprintable));
             let is_whole = label.chars().count() == value.chars().count();
             prop_assert!(is_whole || value.len() * 3 > LONGEST);
         }
