@@ -22,7 +22,7 @@ use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::config::settings::{Environment, RuleSource, Settings};
 use crate::config::shipped::shipped_off;
 use crate::daemon::{Missing, missing};
-use crate::model::{ADD_SHIPPED, ShippedRule, off_text};
+use crate::model::{ADD_SHIPPED, ShippedRule, off_names, off_text};
 use crate::policy::rule::{RuleGroup, RuleSet};
 
 /// Arguments of `umawarden rules check`.
@@ -347,7 +347,7 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
         writeln!(out, "{PARTIAL}")?;
     }
     if let Some(text) = off_text(&checked.off) {
-        writeln!(out, "\nremark: {text}\n  {}\n  = {ADD_SHIPPED}", names(&checked.off).join(", "))?;
+        writeln!(out, "\nremark: {text}\n  {}\n  = {ADD_SHIPPED}", off_names(&checked.off))?;
     }
     for ladder in &checked.ladders {
         writeln!(out, "\nremark: {ladder}\n  = {}", ladder.remedy())?;

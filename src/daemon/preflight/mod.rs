@@ -16,7 +16,7 @@ use rustix::thread::CapabilitySet;
 use crate::clients::check_permissions;
 use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
-use crate::model::{ADD_SHIPPED, EngineMatch, Mode, Part, SecretSource, ShippedRule};
+use crate::model::{ADD_SHIPPED, EngineMatch, Mode, Part, SecretSource, ShippedRule, off_names};
 use crate::policy::rule::RuleSet;
 use abilities::{Abilities, Docker, Numbers, Reclaims};
 
@@ -63,13 +63,12 @@ fn report_shipped_off(off: &[ShippedRule]) {
         return;
     }
     let is_off = |part| off.iter().any(|rule| rule.part == Some(part));
-    let rules = off.iter().map(|rule| rule.id.to_string()).collect::<Vec<_>>().join(",");
     let (brake, load_guard) = (is_off(Part::Brake), is_off(Part::LoadGuard));
     tracing::warn!(
         count = off.len(),
         brake_off = brake,
         load_guard_off = load_guard,
-        rules,
+        rules = off_names(off),
         remedy = ADD_SHIPPED,
         "shipped_rules_off"
     );

@@ -140,7 +140,7 @@ pub use restart::{
     WorkloadHealth, WorkloadLog, WorkloadState,
 };
 pub use series::{METRICS, Metric, MetricKind, Schema, metric};
-pub use shipped::{ADD_SHIPPED, Part, ShippedRule, off_text};
+pub use shipped::{ADD_SHIPPED, Part, ShippedRule, off_names, off_text};
 pub use start::{GateRequest, StartNeed, StartSettings, pool_names};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};

@@ -38,6 +38,18 @@ pub fn off_text(off: &[ShippedRule]) -> Option<String> {
     })
 }
 
+/// Their names in a line; of many the groups, each with its number of rules.
+pub fn off_names(off: &[ShippedRule]) -> String {
+    if off.len() <= MOST_NAMES {
+        return off.iter().map(|rule| rule.id.to_string()).collect::<Vec<_>>().join(", ");
+    }
+    let groups = off.chunk_by(|one, other| one.id.group == other.id.group);
+    let groups = groups.map(|rules| format!("{} ({})", rules[0].id.group, rules.len()));
+    format!("by group: {}", groups.collect::<Vec<_>>().join(", "))
+}
+
+const MOST_NAMES: usize = 8;
+
 /// What to do about it.
 pub const ADD_SHIPPED: &str = "write rule_files: [shipped, …] to load them too";
 
@@ -57,5 +69,8 @@ mod tests {
         let all = [rule("A", None), rule("B", Some(Part::Brake)), rule("C", Some(Part::LoadGuard))];
         let text = "3 shipped rules are off, among them the brake (g/B) and the load guard (g/C)";
         assert_eq!(off_text(&all).unwrap(), text);
+        assert_eq!(off_names(&all), "g/A, g/B, g/C");
+        let many = [&all[..]; 3].concat();
+        assert_eq!(off_names(&many), "by group: g (9)");
     }
 }

@@ -37,8 +37,8 @@ impl Machines {
         Self { all: machines(&read.collect::<BTreeSet<Arc<str>>>()), known: metrics() }
     }
 
-    /// Where a condition is always true; `None` where it is false or unknown at times on each kind of
-    /// machine, or reads what these machines do not have.
+    /// Where a condition is always true; `None` where it is false or unknown at times on each kind
+    /// of machine, or reads what these machines do not have.
     pub(super) fn always(&self, rule: &Rule) -> Option<Always> {
         let read = rule.expr.expr.reads();
         let is_known = read.iter().all(|(name, _)| self.known.contains(&**name));

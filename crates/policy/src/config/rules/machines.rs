@@ -61,7 +61,7 @@ struct Moment {
 }
 
 const IDLE: Moment =
-    Moment { phase: None, engine: 0.0, clean: 0.97, is_busy: false, is_broken: false };
+    Moment { phase: None, engine: 0.0, clean: 1.0, is_busy: false, is_broken: false };
 
 const MOMENTS: [Moment; 6] = [
     Moment { clean: 0.02, ..IDLE },
@@ -158,7 +158,8 @@ fn closed_labels(metric: &'static Metric) -> Vec<Vec<(&'static str, &'static str
 fn memory(kind: Kind, moment: Moment, before: f64, add: &mut Add<'_>) {
     let Kind { total, reserve, others, .. } = kind;
     let low = 1.2 * reserve;
-    let rest = 0.99 * total - others;
+    // A full page cache leaves what the kernel keeps free.
+    let rest = total - 1.5 * reserve - others;
     // For the last twenty seconds.
     let still_to_take = if moment.is_busy { before.min(20.0) * total / 100.0 } else { 0.0 };
     let taken = (rest * moment.engine - still_to_take).max(0.0);

@@ -119,8 +119,8 @@ impl Reason {
                  --mem-fraction-static) or take a smaller model (`umawarden fit`)"
             }
             Self::NodeMissing => {
-                "start Ray on each node (`ray status` on the head shows which have joined), and end \
-                 what holds their GPUs"
+                "start Ray on each node (`ray status` on the head shows which have joined), and \
+                 end what holds their GPUs"
             }
             Self::MeasurementDisturbed => {
                 "start one engine at a time (`umawarden launch --need SIZE`), or set \
