@@ -8,8 +8,8 @@ use std::thread::Builder;
 use super::peers::Peers;
 use crate::config::settings::Settings;
 use crate::model::{
-    Access, ClusterSettings, GangReading, GangStart, LeaseCall, LeaseRequest, LeaseStage,
-    LeaseState, PeerGate, RESTART_LEASE, RestartState, RestartStatus,
+    Access, ClusterSettings, GANG_LEASE, GangReading, GangStart, LeaseCall, LeaseRequest,
+    LeaseStage, LeaseState, PeerGate, RESTART_LEASE, RestartState, RestartStatus,
 };
 use crate::policy::leases::gang::{Gang, MemberAnswer, MemberCall};
 use crate::policy::leases::{LeaseBook, LeaseContext};
@@ -100,7 +100,7 @@ impl GangStarts {
         };
         let of = |(other, engine): &(Arc<str>, Arc<str>)| {
             // There it is no restart of that node's own.
-            (Arc::clone(other), Arc::new(request(format!("gang-{name}@{node}"), engine)))
+            (Arc::clone(other), Arc::new(request(format!("{GANG_LEASE}{name}@{node}"), engine)))
         };
         let shared: BTreeMap<_, _> = gang.nodes.iter().map(of).collect();
         let nodes = shared.keys().cloned().collect();

@@ -257,10 +257,14 @@ fn the_parts_of_an_engine_over_several_nodes_are_read_from_its_arguments() {
     let line = "-n 3 --node-rank=2 --headless --master-addr=a --master-port=1234";
     assert_eq!(vllm(line), (third, None));
     let data = "--data-parallel-size 4 --data-parallel-address 10.0.0.1";
-    let all = of("10.0.0.1:29550", None, None);
+    let all = of("10.0.0.1:29550", Some(0), None);
     assert_eq!(vllm(data), (all, Some(8000)));
     let line = format!("{data} --data-parallel-rpc-port 13345 --headless");
-    assert_eq!(vllm(&line), (of("10.0.0.1:13345", None, None), None));
+    assert_eq!(vllm(&line), (of("10.0.0.1:13345", Some(0), None), None));
+    for (own, port) in [("--data-parallel-start-rank 2 --headless", None), ("-dpn 2", Some(8000))] {
+        let rank = of("10.0.0.1:29550", Some(2), None);
+        assert_eq!(vllm(&format!("{data} {own}")), (rank, port), "{own}");
+    }
     assert_eq!(vllm("--nnodes 1 --node-rank 0"), (None, Some(8000)));
     let sglang = |rest: &str| {
         part(Sglang, &format!("python -m sglang.launch_server --model-path /m {rest}"))

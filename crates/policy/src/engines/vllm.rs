@@ -136,7 +136,10 @@ fn part(program: &Program<'_>) -> EnginePart {
     } else {
         value(&["--data-parallel-address", "-dpa"]).map(|address| {
             let gang = meet(address, &["--data-parallel-rpc-port", "-dpp"], "29550");
-            EngineRank { gang, rank: None, ranks: None }
+            // The first replica of each node, or the only one where each serves on its own.
+            let first = number(&["--data-parallel-start-rank", "-dpr"]);
+            let rank = first.or(number(&["--data-parallel-rank", "-dpn"])).or(Some(0));
+            EngineRank { gang, rank, ranks: None }
         })
     };
     let is_headless = words.iter().any(|word| word == "--headless");

@@ -11,6 +11,9 @@ use super::{GateRequest, Pod, ProcessId, duration};
 /// Ids of leases of deferred restarts begin so.
 pub const RESTART_LEASE: &str = "restart-";
 
+/// Ids of leases that a restart of an engine's first rank has on other nodes begin so.
+pub const GANG_LEASE: &str = "gang-";
+
 /// A request for a lease. The same id again is the same request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRequest {

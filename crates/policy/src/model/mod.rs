@@ -98,8 +98,9 @@ pub use kubernetes::{
     Drain, KubernetesAccess, KubernetesSettings, NodeCondition, NodeDrain, Taint, TaintEffect,
 };
 pub use lease::{
-    GangReading, Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews, LeaseReadings,
-    LeaseRequest, LeaseShare, LeaseStage, LeaseState, RESTART_LEASE, ReservedPool, lease_lasts,
+    GANG_LEASE, GangReading, Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews,
+    LeaseReadings, LeaseRequest, LeaseShare, LeaseStage, LeaseState, RESTART_LEASE, ReservedPool,
+    lease_lasts,
 };
 pub use moment::Moment;
 pub(crate) use names::named;

@@ -489,7 +489,7 @@ impl Life {
             return (still >= SETTLED)
                 .then(|| format!("it has read and taken nothing more for {} s", still.as_secs()));
         }
-        let serves_nothing = self.seen.health_url.is_none() && self.seen.port.is_none();
+        let serves_nothing = !self.serves_somewhere();
         match self.gang.first_is_up.filter(|_| serves_nothing && self.seen.rank.is_some()) {
             Some(true) => return Some("the rank that serves is up".to_owned()),
             Some(false) => return None,
@@ -509,6 +509,11 @@ impl Life {
                 format!("it cannot be asked, and has read and taken nothing more for {seconds} s")
             })
         })
+    }
+
+    /// Whether its port or address is known.
+    pub(super) fn serves_somewhere(&self) -> bool {
+        self.seen.health_url.is_some() || self.seen.port.is_some()
     }
 
     fn can_be_asked(&self) -> Option<String> {

@@ -487,6 +487,17 @@ impl Lease {
         }
     }
 
+    /// Whether all nodes of its start have granted it, and its requester was heard of since.
+    pub(super) fn is_confirmed(&self, now: Duration) -> bool {
+        match &self.state {
+            LeaseState::Granted { renew_by: Some(then), .. } => {
+                then.saturating_sub(now) > SEEN_WITHIN
+            }
+            LeaseState::Granted { renew_by: None, .. } => true,
+            LeaseState::Waiting { .. } => false,
+        }
+    }
+
     /// Granted ones first, then by priority and arrival. Starts over several nodes have the same
     /// order on each of them, or two could wait for each other.
     fn order(&self) -> (bool, i64, i64, Option<Arc<str>>) {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use promql_rules::store::SeriesStore;
 
 use crate::model::{
-    Event, GangReading, GateReason, HOST_POOL, Lease, LeaseReadings, LeaseState, MemoryPools,
-    Moment, ProgramEvent, Reading, ReservedPool, SeriesKey,
+    Event, GANG_LEASE, GangReading, GateReason, HOST_POOL, Lease, LeaseReadings, LeaseRequest,
+    LeaseState, MemoryPools, Moment, ProgramEvent, Reading, ReservedPool, SeriesKey,
 };
 use crate::policy::Step;
 use crate::policy::counters::{Cell, Counters};
@@ -67,6 +68,15 @@ impl Leases {
     pub(in crate::policy) fn gang(&self, restart: &str, after: &str) -> Option<&GangReading> {
         let is_it = |gang: &&GangReading| *gang.restart == *restart && *gang.after == *after;
         self.gangs.iter().find(is_it)
+    }
+
+    /// Whether the first rank of an engine over several nodes has reserved memory for that rank
+    /// here, and on all other nodes.
+    pub(in crate::policy) fn has_gang(&self, engine: &str, now: Duration) -> bool {
+        self.leases.iter().any(|lease| {
+            let LeaseRequest { id, who, .. } = &lease.request;
+            id.starts_with(GANG_LEASE) && **who == *engine && lease.is_confirmed(now)
+        })
     }
 
     /// The memory without what is reserved for others than those.

@@ -27,7 +27,7 @@ impl Restart {
     /// Why it waits for its ranks on other nodes, if it does.
     pub(super) fn waits_for_ranks(&self, context: &Context<'_>) -> Option<String> {
         let ranks = self.ranks.as_ref()?;
-        ranks.waits_for(&context.cluster.ranks()?)
+        ranks.waits_for(&context.cluster.ranks()?, context.leases, context.at.uptime)
     }
 
     /// The memory that it needs on other nodes before it starts: all ranks take as much.

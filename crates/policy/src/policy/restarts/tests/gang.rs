@@ -8,30 +8,42 @@ use promql_rules::store::stale_marker;
 use super::world::{GIB, RestartWorld, engine_in};
 use crate::model::{
     ClusterNames, ClusterReadings, EnginePhase, EngineRank, EngineSeen, GangReading, GangStart,
-    GateRequest, HoldReason, LeaseReadings, Mode, NodeNews, NodeReadings, Observation, Reading,
-    RestartState, Schema, SeriesKey, series_of_node,
+    GateRequest, HoldReason, Lease, LeaseReadings, LeaseRequest, LeaseState, Mode, NodeNews,
+    NodeReadings, Observation, Reading, RestartState, Schema, SeriesKey, series_of_node,
 };
 
 /// A container with that rank on the node `here`, and the other rank on the node `there`.
 struct Pair {
     world: RestartWorld,
     other: &'static str,
+    /// What the ranks have in common on the other node.
+    gang: &'static str,
     /// The phase of the other rank, and the start of its server in seconds after its boot.
     there: Option<(EnginePhase, f64)>,
 }
 
 impl Pair {
     fn new(mode: Mode, rank: u32) -> Self {
+        let other = if rank == 0 { "1" } else { "0" };
+        Self::of(mode, (Some(rank), None), other)
+    }
+
+    /// As with Ray, where only one of them serves.
+    fn without_numbers(port: Option<u16>) -> Self {
+        Self::of(Mode::Enforce, (None, port), "unknown")
+    }
+
+    fn of(mode: Mode, (rank, port): (Option<u32>, Option<u16>), other: &'static str) -> Self {
         let mut world = RestartWorld::with(mode, &["vllm"]);
         let known_for = Duration::from_secs(5);
         let names = ClusterNames { cluster: "pair".into(), node: "here".into(), known_for };
         world.policy.set_cluster(Some(names));
-        let own = EngineRank { gang: "a:29501".into(), rank: Some(rank), ranks: Some(2) };
-        let engine =
-            EngineSeen { rank: Some(own), uid: Some(0), ..engine_in("vllm", 50, 12 * GIB) };
+        let own = EngineRank { gang: "a:29501".into(), rank, ranks: Some(2) };
+        let engine = engine_in("vllm", 50, 12 * GIB);
+        let engine = EngineSeen { rank: Some(own), uid: Some(0), port, ..engine };
         world.engines = vec![engine];
-        let other = if rank == 0 { "1" } else { "0" };
-        let mut pair = Self { world, other, there: Some((EnginePhase::Ready, 50.0)) };
+        let there = Some((EnginePhase::Ready, 50.0));
+        let mut pair = Self { world, other, gang: "a:29501", there };
         pair.run(3);
         pair
     }
@@ -41,7 +53,7 @@ impl Pair {
         let keys = EnginePhase::ALL.map(|phase| {
             let labels = [
                 ("engine", "worker"),
-                ("gang", "a:29501"),
+                ("gang", self.gang),
                 ("phase", phase.name()),
                 ("rank", self.other),
                 ("uid", "0"),
@@ -81,6 +93,22 @@ impl Pair {
         let readings = LeaseReadings { gangs: vec![gang], ..LeaseReadings::default() };
         self.world.seen.push(Observation::Leases(Box::new(readings)));
         self.tick();
+    }
+
+    /// What the other node has reserved here.
+    fn lease(&mut self, id: &str, who: &str, renew_by: Option<Duration>) {
+        let now = self.world.at.uptime;
+        let request = LeaseRequest::new(id.into(), who.into(), GateRequest::of(8 * GIB));
+        let state = LeaseState::Granted {
+            at: now,
+            shares: Vec::new(),
+            progress: now,
+            renew_by: renew_by.map(|after| now + after),
+        };
+        let leases = [Lease { request, since: now, state }].into();
+        let readings = LeaseReadings { leases, ..LeaseReadings::default() };
+        self.world.seen.push(Observation::Leases(Box::new(readings)));
+        self.run(1);
     }
 
     fn gang(&mut self) -> Option<GangStart> {
@@ -150,6 +178,47 @@ fn observe_mode_reserves_nothing_elsewhere() {
     pair.dies();
     assert_eq!(pair.gang(), None);
     assert!(pair.is_started(), "it is reported: {:?}", pair.world.state("vllm"));
+}
+
+/// Ray: each container has a part of the cluster, and they end together.
+#[test]
+fn of_ranks_without_numbers_the_one_that_serves_reserves_memory_for_the_others() {
+    let mut pair = Pair::without_numbers(Some(8000));
+    pair.there = Some((EnginePhase::Gone, 50.0));
+    pair.dies();
+    assert_eq!(pair.gang().unwrap().nodes, [("there".into(), "worker".into())]);
+    pair.reserve(true, &[]);
+    assert!(pair.is_started(), "{:?}", pair.world.state("vllm"));
+    let mut pair = Pair::without_numbers(None);
+    pair.there = Some((EnginePhase::Gone, 50.0));
+    pair.dies();
+    let reason = pair.world.state("vllm").1;
+    assert!(reason.contains("its rank that serves reserves memory here"), "{reason}");
+    assert!(reason.contains("on there: start this one by hand"), "{reason}");
+    let minute = Some(Duration::from_secs(60));
+    // Another engine's, a start by hand, and one that other nodes have not granted yet.
+    for (id, who, renewed) in [
+        ("gang-head@1", "engine-b", minute),
+        ("start-1", "engine-vllm", minute),
+        ("gang-head@1", "engine-vllm", Some(Duration::from_secs(9))),
+    ] {
+        pair.lease(id, who, renewed);
+        assert_eq!((pair.is_started(), pair.gang()), (false, None), "{id} {who}");
+    }
+    pair.lease("gang-head@1", "engine-vllm", minute);
+    assert!(pair.is_started(), "{:?}", pair.world.state("vllm"));
+    assert_eq!(pair.gang(), None, "its memory was reserved by the other one");
+}
+
+#[test]
+fn a_rank_without_a_number_starts_after_a_new_job_of_the_same_engine() {
+    let mut pair = Pair::without_numbers(None);
+    pair.there = Some((EnginePhase::Gone, 50.0));
+    pair.dies();
+    assert!(!pair.is_started());
+    (pair.gang, pair.there) = ("session/02000000", Some((EnginePhase::Starting, 90.0)));
+    pair.run(1);
+    assert!(pair.is_started(), "{:?}", pair.world.state("vllm"));
 }
 
 /// Its first rank is ready only with the others.
