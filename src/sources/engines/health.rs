@@ -19,7 +19,7 @@ use crate::clients::{Endpoint, EngineKey, KeyRing, NoKey, origin};
 use crate::engines::{HealthPath, LoadSource, facts};
 use crate::model::{
     EngineHealth, EngineKind, EngineLoad, EngineSeen, EngineTarget, HealthResponse, Observation,
-    ProcessId,
+    ProcessId, Reading,
 };
 
 /// Probe intervals: for an engine that is not ready, and for a ready one, which logs a line per
@@ -283,10 +283,18 @@ impl Target {
         key: Option<&EngineKey>,
     ) -> EngineLoad {
         let url = format!("{}{}", origin(&self.url), source.path);
+        let facts = facts(self.kind);
+        let is_core = facts.core_load == Some(source.path);
         match get(client, &url, self.network.as_ref(), key, MAX_BODY_BYTES).await {
-            Ok(answer) if answer.is_success() => (source.read)(&answer.text()).unwrap_or_default(),
+            Ok(answer) if answer.is_success() => match (source.read)(&answer.text()) {
+                Some(load) if is_core => EngineLoad { core_answers: Reading::Value(true), ..load },
+                load => load.unwrap_or_default(),
+            },
             Ok(_) => EngineLoad::default(),
-            Err(_) => facts(self.kind).unread_load,
+            Err(HttpError::TimedOut(_)) if is_core => {
+                EngineLoad { core_answers: Reading::Failed, ..facts.unread_load }
+            }
+            Err(_) => facts.unread_load,
         }
     }
 

@@ -57,6 +57,9 @@ pub struct EngineFacts {
     pub health: &'static [HealthPath],
     /// Paths that report its load. A later one is used where the earlier ones report nothing.
     pub load: &'static [LoadSource],
+    /// The one of these paths that the part answers that computes. Its HTTP server may go on
+    /// without that.
+    pub core_load: Option<&'static str>,
     /// Its load where it could not be read.
     pub unread_load: EngineLoad,
     /// How it returns memory while it serves.
@@ -141,6 +144,7 @@ impl EngineFacts {
             of_variables: |_| Serving::NONE,
             health: &[],
             load: &[],
+            core_load: None,
             unread_load: EngineLoad::UNREAD,
             gives_back: GivesBack::Unknown,
             go_on: None,

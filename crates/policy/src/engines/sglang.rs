@@ -65,6 +65,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         // It wants a key for that, or is older; for its metrics it wants none.
         LoadSource { path: "/metrics", read: metrics },
     ],
+    // The server queries its scheduler for that, and not for /ready.
+    core_load: Some(LOADS),
     unread_load: EngineLoad {
         kv_cache_usage: Reading::Failed,
         kv_cache_available_tokens: Reading::Failed,

@@ -63,10 +63,18 @@ pub struct EngineLoad {
     /// A count that rises while any request makes progress: tokens, or decoding steps.
     #[serde(default = "unsupported")]
     pub work: Reading<u64>,
+    /// Whether the part that computes has answered, where it reports the load itself; `Failed`: it
+    /// has not.
+    #[serde(default = "unsupported", skip_serializing_if = "is_unsupported")]
+    pub core_answers: Reading<bool>,
 }
 
-fn unsupported() -> Reading<u64> {
+fn unsupported<T>() -> Reading<T> {
     Reading::Unsupported
+}
+
+fn is_unsupported(reading: &Reading<bool>) -> bool {
+    *reading == Reading::Unsupported
 }
 
 impl Default for EngineLoad {
@@ -84,6 +92,7 @@ impl EngineLoad {
         kv_cache_available_tokens: Reading::Unsupported,
         is_sleeping: Reading::Unsupported,
         work: Reading::Unsupported,
+        core_answers: Reading::Unsupported,
     };
 
     /// Its requests could not be read.

@@ -85,8 +85,8 @@ pub(super) const METRICS: &[Metric] = &[
         &["engine"],
         "1 while an engine has made no progress for its stuck_after. Progress of a starting or \
          loading engine is data read, memory taken or released, a process begun or ended, or more \
-         than a few lines in its log; of the running requests of vLLM or llama-server, a token or \
-         a change of the KV cache in use.",
+         than a few lines in its log; of the requests of vLLM or llama-server, a token or a change \
+         of the KV cache in use; of SGLang, an answer of its scheduler.",
     )
     .flag(),
     Metric::gauge(

@@ -1,6 +1,8 @@
 //! Lives of engines as they were seen on real ones (times and sizes of SGLang 0.5.23 and vLLM 0.32
 //! with a tiny model), and what goes wrong with them.
 
+mod stuck;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -252,59 +254,6 @@ fn without_progress_a_loading_engine_is_stuck_whatever_its_cpu_does() {
 }
 
 /// A response of vLLM's health check and metrics.
-fn with_load(seen: &EngineSeen, seconds: u64, load: EngineLoad) -> Observation {
-    Observation::EngineHealth(Box::new(EngineHealth {
-        key_withheld: None,
-        engine: Arc::clone(&seen.name),
-        server: seen.server,
-        asked_at: moment(seconds).uptime,
-        answer: HealthResponse::Ready,
-        requests: load.requests(),
-        load,
-    }))
-}
-
-#[test]
-fn an_engine_that_answers_while_its_requests_get_no_token_is_stuck() {
-    let of = |running: u64, usage: f64, work: Reading<u64>| EngineLoad {
-        running: Reading::Value(running),
-        waiting: Reading::Value(0),
-        kv_cache_usage: Reading::Value(usage),
-        work,
-        ..EngineLoad::NONE
-    };
-    let seen = loading();
-    let mut world = EngineWorld::new();
-    world.observe(0, std::slice::from_ref(&seen));
-    // A long prompt fills the KV cache without a token; a failed scrape proves nothing.
-    for second in (0..900).step_by(5) {
-        let usage = f64::from(u32::try_from(second).unwrap()) / 1000.0;
-        world.step(second, with_load(&seen, second, of(1, usage, Reading::Value(7))));
-    }
-    world.take_events();
-    for second in (900..1200).step_by(5) {
-        let load = of(2, 0.9, Reading::Value(8));
-        let load = if second == 1000 { EngineLoad::UNREAD } else { load };
-        world.step(second, with_load(&seen, second, load));
-    }
-    assert_eq!(world.take_events(), [""; 0]);
-    world.step(1200, with_load(&seen, 1200, of(2, 0.9, Reading::Value(8))));
-    let expected = "stuck true: 2 requests running for 300 s without a token, while its health \
-                    check succeeds (unless its owner has paused it)";
-    assert_eq!(world.take_events(), [expected]);
-    world.observe(1201, std::slice::from_ref(&seen));
-    world.step(1205, with_load(&seen, 1205, of(2, 0.9, Reading::Value(9))));
-    let expected = "stuck false: its requests make progress again, or none runs";
-    assert_eq!(world.take_events(), [expected]);
-    for (second, running, work) in [(1205, 0, Reading::Value(9)), (2000, 1, Reading::Unsupported)] {
-        for second in (second..second + 600).step_by(5) {
-            world.step(second, with_load(&seen, second, of(running, 0.9, work)));
-        }
-    }
-    let is_stuck = |event: &String| event.starts_with("stuck");
-    assert!(!world.take_events().iter().any(is_stuck), "no request, or no count: no claim");
-}
-
 #[test]
 fn every_kind_of_progress_counts() {
     let changes: [fn(&mut EngineSeen, u64); 6] = [

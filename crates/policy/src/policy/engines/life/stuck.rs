@@ -1,9 +1,13 @@
-//! Engines without progress: those that start or load, and those whose running requests get no
-//! token although their health check succeeds.
+//! Engines without progress: those that start or load, and those whose requests get no token
+//! although their health check succeeds.
 //!
 //! vLLM's `/health` answers 200 while its engine core waits for a rank that has ended. Its metrics
-//! then stay as they were at its last step: requests run, and no number changes. A long prompt
+//! then stay as they were at its last step. Where the core lives and schedules nothing, requests
+//! only wait, and their number goes up and down. So neither count is progress. A long prompt
 //! changes the share of the KV cache in use before it has a token.
+//!
+//! SGLang counts a request's tokens at its end. Its scheduler answers queries of its load between
+//! two batches, and the HTTP server goes on without it.
 
 use std::time::Duration;
 
@@ -11,17 +15,21 @@ use super::{Life, Turn};
 use crate::engines::facts;
 use crate::model::{EngineHealth, EnginePhase, HealthResponse, Reading, counted};
 
-/// Since when nothing that the engine reports of its running requests has changed.
+/// Since when an engine has done nothing for its requests, as far as it reports that.
 #[derive(Debug, Default)]
 pub(super) struct Stall {
     last: Option<Still>,
+    /// Whether its core has ever answered.
+    has_answered: bool,
+    /// The first and the last query of its load in a row without an answer of its core.
+    silent: Option<(Duration, Duration)>,
 }
 
 #[derive(Debug)]
 struct Still {
-    /// Bits of the numbers, for comparison.
-    numbers: [Reading<u64>; 4],
-    running: u64,
+    /// Its tokens, and the bits of its KV cache's usage.
+    numbers: [Reading<u64>; 2],
+    requests: u64,
     since: Duration,
     until: Duration,
 }
@@ -29,32 +37,48 @@ struct Still {
 impl Stall {
     /// Takes a response of its health check. One without numbers proves nothing.
     pub(super) fn take(&mut self, health: &EngineHealth) {
+        self.take_silence(health);
         let load = &health.load;
-        let (Reading::Value(running), Reading::Value(_)) = (load.running, load.work) else {
-            if load.running != Reading::Failed {
+        let (Reading::Value(requests), Reading::Value(_)) = (load.requests(), load.work) else {
+            if load.requests() != Reading::Failed {
                 self.last = None;
             }
             return;
         };
-        if running == 0 || health.answer != HealthResponse::Ready {
+        let is_asleep = load.is_sleeping == Reading::Value(true);
+        if requests == 0 || is_asleep || health.answer != HealthResponse::Ready {
             self.last = None;
             return;
         }
-        let usage = load.kv_cache_usage.map(f64::to_bits);
-        let numbers = [load.running, load.waiting, usage, load.work];
+        let numbers = [load.work, load.kv_cache_usage.map(f64::to_bits)];
         match &mut self.last {
-            Some(still) if still.numbers == numbers => still.until = health.asked_at,
+            Some(still) if still.numbers == numbers => {
+                (still.requests, still.until) = (requests, health.asked_at);
+            }
             last => {
                 let (since, until) = (health.asked_at, health.asked_at);
-                *last = Some(Still { numbers, running, since, until });
+                *last = Some(Still { numbers, requests, since, until });
             }
         }
     }
 
-    /// The running requests, and for how long they have made no progress.
-    pub(super) fn lasts(&self) -> Option<(u64, Duration)> {
+    fn take_silence(&mut self, health: &EngineHealth) {
+        match (health.load.core_answers, &health.answer) {
+            (Reading::Failed, HealthResponse::Ready) if self.has_answered => {
+                let first = self.silent.map_or(health.asked_at, |(first, _)| first);
+                self.silent = Some((first, health.asked_at));
+            }
+            (answers, _) => {
+                self.has_answered |= answers == Reading::Value(true);
+                self.silent = None;
+            }
+        }
+    }
+
+    /// Its requests, and for how long they have made no progress.
+    fn lasts(&self) -> Option<(u64, Duration)> {
         let still = self.last.as_ref()?;
-        Some((still.running, still.until.saturating_sub(still.since)))
+        Some((still.requests, still.until.saturating_sub(still.since)))
     }
 }
 
@@ -102,12 +126,26 @@ impl Life {
 
     /// Why the requests of an engine that is up are stuck.
     pub(super) fn stalled(&self) -> Option<String> {
-        let (running, lasts) = self.stall.lasts()?;
-        (self.phase.is_up() && lasts >= self.seen.stuck_after).then(|| {
+        let after = self.seen.stuck_after;
+        if let Some((requests, lasts)) = self.stall.lasts()
+            && self.phase.is_up()
+            && lasts >= after
+        {
+            return Some(format!(
+                "{} running or waiting for {} s without a token, while its health check succeeds \
+                 (unless its owner has paused it)",
+                counted(requests, "request"),
+                lasts.as_secs()
+            ));
+        }
+        let (first, last) = self.stall.silent?;
+        let lasts = last.saturating_sub(first);
+        // New weights, or kernels that are compiled, may keep it from answering.
+        let still = self.sampled.saturating_sub(self.mark.at);
+        (self.phase.is_up() && lasts >= after && still >= after).then(|| {
             format!(
-                "{} running for {} s without a token, while its health check succeeds (unless its \
-                 owner has paused it)",
-                counted(running, "request"),
+                "its core has not answered for {} s, and has read and taken nothing, while its \
+                 health check succeeds",
                 lasts.as_secs()
             )
         })
