@@ -106,12 +106,14 @@ impl Search {
                 && (position <= begins_after || reader.has_ended_since(&decision)?);
             open.extend((!is_over).then(|| asked_for(decision)));
         }
+        let restarts = reader.restarts()?;
         Ok(Past {
             acts: past_acts(now, begins_after, acts),
             asked: open,
             commands: self.journal.operator_memory(now.utc, WRITER_TAKES)?.commands,
             unaccounted_baselines: reader.unaccounted_baselines(&self.boot_id)?,
-            restart_states: reader.restarts()?,
+            restart_states: restarts.states,
+            restart_ranks: restarts.ranks,
             loads: reader.loads(LOADS_OF_ENGINE)?,
             reboots: reader.reboots(self.boot.as_deref())?,
             received: reader.received()?,

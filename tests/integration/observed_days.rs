@@ -133,6 +133,7 @@ impl Storage {
             to: RestartState::Waiting,
             reason: "it died (exit code 137), and waits".to_owned(),
             container: None,
+            ranks: None,
         };
         self.event(20_000, waits);
         let start = Action::StartContainer { ended: "x".into() };

@@ -338,7 +338,8 @@ fn a_restart_was_right_if_a_person_did_the_same() {
         let mut world = World::new();
         for (seconds, to) in states {
             let (engine, reason) = ("llm".to_owned(), String::new());
-            let kind = ProgramEvent::EngineRestart { engine, to: *to, reason, container: None };
+            let (to, container, ranks) = (*to, None, None);
+            let kind = ProgramEvent::EngineRestart { engine, to, reason, container, ranks };
             world.event(*seconds, kind, None);
         }
         world.note(covered, "reloaded");

@@ -183,6 +183,7 @@ impl Kept {
             asked: requests.collect(),
             commands: self.commands[..commands].to_vec(),
             restart_states: self.last_states(),
+            restart_ranks: BTreeMap::new(),
             received: self.received(),
             reboots: PastReboots::default(),
             loads: Vec::new(),

@@ -136,9 +136,9 @@ pub use received_alert::{
 };
 pub use release::{Release, ReleaseEnd, ReleaseMemory, ReleasePoint, WhyUnknown};
 pub use restart::{
-    DeclaredRestart, DeferredRestart, EndedWorkload, GangStart, Requested, RestartLimits,
-    RestartMatch, RestartReadings, RestartState, RestartStatus, Supervisor, Workload, WorkloadEnd,
-    WorkloadHealth, WorkloadLog, WorkloadState,
+    DeclaredRestart, DeferredRestart, EndedWorkload, GangStart, PastRank, PastRanks, Requested,
+    RestartLimits, RestartMatch, RestartReadings, RestartState, RestartStatus, Supervisor,
+    Workload, WorkloadEnd, WorkloadHealth, WorkloadLog, WorkloadState,
 };
 pub use series::{METRICS, Metric, MetricKind, Schema, metric};
 pub use shipped::{ADD_SHIPPED, Part, ShippedRule, off_names, off_text};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Action, DecisionId, EnginePhase, FleetAction, Mode, Moment, OperatorCommand, PastLoad,
-    PastReboots, PastReceived, RestartState, RuleId, Target,
+    PastRanks, PastReboots, PastReceived, RestartState, RuleId, Target,
 };
 
 /// Data of earlier runs from the journal. The policy holds until it has them.
@@ -29,6 +29,9 @@ pub struct Past {
     /// Last known states of deferred restarts, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub restart_states: BTreeMap<Arc<str>, RestartState>,
+    /// Ranks of deferred restarts, by name, as they were known last.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub restart_ranks: BTreeMap<Arc<str>, PastRanks>,
     /// Reboots of this boot and those before.
     #[serde(default)]
     pub reboots: PastReboots,

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DeathReport, EnginePhase, LeaseChange, LoadReceipt, MemoryState, Pod, RebootResult,
+    DeathReport, EnginePhase, LeaseChange, LoadReceipt, MemoryState, PastRanks, Pod, RebootResult,
     ReceivedAlert, ReceivedTurn, Release, RestartState,
 };
 
@@ -95,6 +95,9 @@ pub enum ProgramEvent {
         /// The container's id, where it is one.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         container: Option<String>,
+        /// Its ranks, if it is one of an engine that spans nodes.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        ranks: Option<Box<PastRanks>>,
     },
     /// An inference engine, or a command that was launched, has died.
     EngineDied {

@@ -1,6 +1,7 @@
 //! Deferred restarts: containers and units that are restarted only when there is memory for them,
 //! as their supervisors report them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -364,6 +365,11 @@ named! {
 }
 
 impl RestartState {
+    /// Whether it runs.
+    pub const fn is_up(self) -> bool {
+        matches!(self, Self::Starting | Self::Running)
+    }
+
     /// The text for people.
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -388,6 +394,49 @@ pub struct GangStart {
     pub need: GateRequest,
     /// The other nodes, and the name of the engine on each.
     pub nodes: Vec<(Arc<str>, Arc<str>)>,
+}
+
+/// A rank that has ended, of an engine that spans nodes, and those on other nodes that lived while
+/// it did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastRanks {
+    /// Id of its container, or its unit's name.
+    pub workload: Arc<str>,
+    /// Name of the engine on this node.
+    pub engine: Arc<str>,
+    /// What its ranks have in common.
+    pub gang: Arc<str>,
+    /// The number of their user.
+    pub user: Arc<str>,
+    /// Its number; `None`: its ranks have no numbers, as with Ray.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u32>,
+    /// Whether it served requests.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub serves: bool,
+    /// The others.
+    pub others: Vec<PastRank>,
+}
+
+impl PastRanks {
+    /// The other nodes, and the engine's name on each.
+    pub fn nodes(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let of = |other: &PastRank| (Arc::clone(&other.node), Arc::clone(&other.engine));
+        self.others.iter().map(of).collect::<BTreeMap<_, _>>().into_iter().collect()
+    }
+}
+
+/// A rank on another node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastRank {
+    /// The node.
+    pub node: Arc<str>,
+    /// Its number, or `unknown`.
+    pub rank: Arc<str>,
+    /// Start of its server, after the boot of its node.
+    pub start: Duration,
+    /// Name of the engine there.
+    pub engine: Arc<str>,
 }
 
 /// The status of a deferred restart, for people.

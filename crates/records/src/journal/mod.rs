@@ -35,7 +35,7 @@ use jiff::Timestamp;
 
 pub use entry::{Entry, Note};
 pub use file::FILE_NAME;
-pub use past::StoredAct;
+pub use past::{PastRestarts, StoredAct};
 pub use reader::{
     DecisionQuery, EventQuery, JournalReader, Order, OrderQuery, Page, ReadError, StoredDecision,
     StoredEvent, StoredNote, StoredOrder,

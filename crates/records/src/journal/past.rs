@@ -13,8 +13,18 @@ use super::timeline::from_json;
 use crate::model::{
     AimCheck, AlertChange, AlertState, DecisionId, DecisionRecord, EnginePhase, Event, EventKind,
     FleetAction, Mode, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct,
-    PastLoad, PastReboots, PastReceived, ProgramEvent, RestartState, RuleId, RuleSelector,
+    PastLoad, PastRanks, PastReboots, PastReceived, ProgramEvent, RestartState, RuleId,
+    RuleSelector,
 };
+
+/// Deferred restarts of earlier runs, by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastRestarts {
+    /// Their last known states.
+    pub states: BTreeMap<Arc<str>, RestartState>,
+    /// The ranks of those that are one of an engine that spans nodes.
+    pub ranks: BTreeMap<Arc<str>, PastRanks>,
+}
 
 /// An act of an earlier run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -304,8 +314,8 @@ impl JournalReader {
         Ok(loads)
     }
 
-    /// The last known state of each restart, by name.
-    pub fn restarts(&self) -> Result<BTreeMap<Arc<str>, RestartState>, ReadError> {
+    /// The last known state of each restart, and the last known ranks, by name.
+    pub fn restarts(&self) -> Result<PastRestarts, ReadError> {
         let sql = "SELECT json FROM events WHERE kind = 'engine_restart'
             AND id > (SELECT coalesce(max(id), 0) FROM events) - ?1
             ORDER BY id DESC LIMIT ?2";
@@ -315,21 +325,24 @@ impl JournalReader {
                 .query_map([MOST_EVENTS, MOST_RESTARTS], |row| row.get(0))?
                 .collect()
         };
-        let mut last = BTreeMap::new();
+        let (mut states, mut ranks_of) = (BTreeMap::new(), BTreeMap::new());
         for json in read().map_err(|error| self.failed(error))? {
             let Some(Event {
-                kind: EventKind::Program(ProgramEvent::EngineRestart { engine, to, .. }),
+                kind: EventKind::Program(ProgramEvent::EngineRestart { engine, to, ranks, .. }),
                 ..
             }) = from_json(&json)
             else {
                 continue;
             };
+            let engine: Arc<str> = engine.into();
             // An unknown state replaces no known one.
             if to != RestartState::Unknown {
-                last.entry(Arc::from(engine)).or_insert(to);
+                states.entry(Arc::clone(&engine)).or_insert(to);
             }
+            ranks_of.entry(engine).or_insert(ranks);
         }
-        Ok(last)
+        let ranks = ranks_of.into_iter().filter_map(|(name, ranks)| Some((name, *ranks?)));
+        Ok(PastRestarts { states, ranks: ranks.collect() })
     }
 
     /// The last report of each received alert, oldest first; only the newest alerts.

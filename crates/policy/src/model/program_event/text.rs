@@ -28,8 +28,15 @@ impl fmt::Display for ProgramEvent {
             Self::EngineRankLost { engine, reason, .. } => {
                 write!(f, "{engine} cannot go on: {reason}")
             }
-            Self::EngineRestart { engine, to, reason, .. } => {
-                write!(f, "{engine}: {}: {reason}", to.meaning())
+            Self::EngineRestart { engine, to, reason, ranks, .. } => {
+                write!(f, "{engine}: {}: {reason}", to.meaning())?;
+                match ranks.as_ref().filter(|_| to.is_up()).map(|ranks| ranks.nodes()) {
+                    Some(nodes) if !nodes.is_empty() => {
+                        let nodes: Vec<&str> = nodes.iter().map(|(node, _)| &**node).collect();
+                        write!(f, "; it spans nodes, with ranks on {}", nodes.join(", "))
+                    }
+                    _ => Ok(()),
+                }
             }
             Self::EngineDied { report } => {
                 f.write_str(&report.sentence())?;

@@ -30,12 +30,12 @@ use super::status::EngineStatus;
 use crate::engines::facts;
 use crate::model::{
     EngineHealth, EnginePhase, EngineProcess, EngineReadings, EngineSeen, EngineTarget, Event,
-    Moment, Orphan, ProcessId, ProgramEvent, Reading, Release, Workload,
+    Moment, Orphan, PastRanks, ProcessId, ProgramEvent, Reading, Release, Workload,
 };
 pub(super) use deaths::{Dead, Deaths};
 use ends::ProcessEnds;
 use life::{Life, Turn};
-use ranks::{Ranks, past::PastRanks};
+use ranks::Ranks;
 pub(super) use receipt::NodeView;
 use receipt::{Loading, Loads};
 use recent::RecentLevels;

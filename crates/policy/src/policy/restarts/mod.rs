@@ -24,8 +24,8 @@ use super::Context;
 use super::counters::Counters;
 use super::guard::Guard;
 use crate::model::{
-    EngineSeen, Event, Mode, Moment, Outcome, Past, PastAct, RestartReadings, RestartState,
-    RestartStatus, RuleId, Supervisor,
+    EngineSeen, Event, Mode, Moment, Outcome, Past, PastAct, PastRanks, RestartReadings,
+    RestartState, RestartStatus, RuleId, Supervisor,
 };
 use restart::Restart;
 
@@ -54,6 +54,8 @@ pub(super) struct Restarts {
     acts: BTreeMap<Arc<str>, PastAct>,
     /// The last states from earlier runs.
     earlier_states: BTreeMap<Arc<str>, RestartState>,
+    /// The ranks that earlier runs knew.
+    earlier_ranks: BTreeMap<Arc<str>, PastRanks>,
     statuses: Arc<[RestartStatus]>,
     has_changed: bool,
 }
@@ -102,6 +104,7 @@ impl Restarts {
                     restart.remember(
                         self.acts.remove(name).as_ref(),
                         self.earlier_states.remove(name),
+                        self.earlier_ranks.remove(name),
                     );
                     self.restarts.insert(Arc::clone(name), restart);
                 }
@@ -115,8 +118,10 @@ impl Restarts {
             self.acts.insert(Arc::clone(&act.rule.alert), act.clone());
         }
         self.earlier_states.clone_from(&past.restart_states);
+        self.earlier_ranks.clone_from(&past.restart_ranks);
         for (name, restart) in &mut self.restarts {
-            restart.remember(self.acts.remove(name).as_ref(), self.earlier_states.remove(name));
+            let (act, state) = (self.acts.remove(name), self.earlier_states.remove(name));
+            restart.remember(act.as_ref(), state, self.earlier_ranks.remove(name));
         }
         self.has_changed = true;
     }

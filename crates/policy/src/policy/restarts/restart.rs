@@ -14,14 +14,13 @@ use super::life::{Readiness, readiness};
 use super::series::{Came, RestartCells};
 use crate::model::{
     AimCheck, DecisionId, DeferredRestart, EnginePhase, EngineSeen, Event, GangStart, Grade,
-    HoldReason, Mode, Moment, Outcome, OutcomeResult, PastAct, ProcessId, ProgramEvent,
+    HoldReason, Mode, Moment, Outcome, OutcomeResult, PastAct, PastRanks, ProcessId, ProgramEvent,
     RestartState, RestartStatus, RuleId, Supervisor, Workload, WorkloadEnd, WorkloadState,
 };
 use crate::policy::Context;
 use crate::policy::act::{Act, Holds};
 use crate::policy::counters::Counters;
 use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory, own_bytes};
-use crate::policy::engines::ranks::past::PastRanks;
 use crate::policy::guard::{BreakerLimit, Guard, Rails};
 use crate::policy::rule::AtMost;
 
@@ -197,7 +196,7 @@ impl Restart {
         }
         // Of another container with the same name nothing is known.
         if self.seen.target.id != seen.target.id {
-            self.attempt = None;
+            (self.attempt, self.ranks) = (None, None);
         }
         self.seen.clone_from(seen);
         self.observed = read_at;
@@ -211,7 +210,13 @@ impl Restart {
     }
 
     /// What earlier runs did with it.
-    pub(super) fn remember(&mut self, act: Option<&PastAct>, earlier_state: Option<RestartState>) {
+    pub(super) fn remember(
+        &mut self,
+        act: Option<&PastAct>,
+        earlier_state: Option<RestartState>,
+        ranks: Option<PastRanks>,
+    ) {
+        self.remember_ranks(ranks);
         if let WorkloadState::Ended(end) = &self.seen.state
             && !self.was_up
         {
@@ -394,9 +399,7 @@ impl Restart {
         }
         let Some(engine) = context.engines.seen_of_held(&self.seen.target) else { return };
         self.peak_bytes = self.peak_bytes.max(own_bytes(engine));
-        if let Some(ranks) = context.engines.ranks_of(engine.server) {
-            self.ranks = Some(ranks);
-        }
+        self.observe_ranks(engine, context);
         self.family.extend(engine.processes.iter().map(|process| process.id));
         while self.family.len() > MOST_PROCESSES {
             self.family.pop_first();
@@ -505,6 +508,7 @@ impl Restart {
                     to: state,
                     reason: self.reason.to_string(),
                     container: is_container.then(|| self.seen.target.id.to_string()),
+                    ranks: self.ranks.clone().map(Box::new),
                 }
                 .into(),
                 utc: Some(at.utc),

@@ -6,7 +6,7 @@ use super::super::{EventQuery, FILE_NAME, JournalReader, Order};
 use super::*;
 use crate::model::{
     EngineKind, EnginePhase, EventKind, Grade, LoadConfiguration, LoadEnd, LoadReading,
-    LoadReceipt, OperatorOrder, ProgramEvent, RestartState, RuleSelector,
+    LoadReceipt, OperatorOrder, PastRank, PastRanks, ProgramEvent, RestartState, RuleSelector,
 };
 
 fn act(id: u64, mode: Mode) -> DecisionRecord {
@@ -218,8 +218,13 @@ fn entries_of_a_damaged_journal_are_reported_as_lost() {
 }
 
 fn restart(engine: &str, to: RestartState) -> Entry {
+    restart_of_rank(engine, to, None)
+}
+
+fn restart_of_rank(engine: &str, to: RestartState, ranks: Option<&PastRanks>) -> Entry {
     let (engine, reason) = (engine.to_owned(), "test".to_owned());
-    let kind = ProgramEvent::EngineRestart { engine, to, reason, container: None };
+    let (container, ranks) = (None, ranks.cloned().map(Box::new));
+    let kind = ProgramEvent::EngineRestart { engine, to, reason, container, ranks };
     Entry::Event {
         boot_id: Arc::from(BOOT),
         event: Event { kind: kind.into(), utc: None, seq: None },
@@ -238,7 +243,41 @@ fn a_deferred_restart_has_its_last_known_state() {
     journal.close(PATIENCE).unwrap();
     let found = JournalReader::open(dir.path()).unwrap().restarts().unwrap();
     let wanted = [("a", RestartState::Stopped), ("b", RestartState::Running)];
-    assert_eq!(found, wanted.map(|(name, state)| (Arc::from(name), state)).into());
+    assert_eq!(found.states, wanted.map(|(name, state)| (Arc::from(name), state)).into());
+    assert_eq!(found.ranks, [].into());
+}
+
+#[test]
+fn the_ranks_of_a_deferred_restart_are_those_of_its_last_event() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = PastRank {
+        node: "spark-2".into(),
+        rank: "unknown".into(),
+        start: Duration::new(50, 120_000_001),
+        engine: "vllm".into(),
+    };
+    let ranks = PastRanks {
+        workload: "abc".into(),
+        engine: "vllm-8000".into(),
+        gang: "session/01000000".into(),
+        user: "0".into(),
+        number: None,
+        serves: true,
+        others: vec![other],
+    };
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    for (name, to, ranks) in [
+        ("a", RestartState::Running, None),
+        ("a", RestartState::Running, Some(&ranks)),
+        ("b", RestartState::Running, Some(&ranks)),
+        ("a", RestartState::Unknown, Some(&ranks)),
+        ("b", RestartState::Running, None),
+    ] {
+        journal.record(&restart_of_rank(name, to, ranks));
+    }
+    journal.close(PATIENCE).unwrap();
+    let found = JournalReader::open(dir.path()).unwrap().restarts().unwrap();
+    assert_eq!(found.ranks, [(Arc::from("a"), ranks)].into());
 }
 
 #[test]

@@ -1,77 +1,78 @@
 //! The ranks of an engine whose rank on this node has ended, for its next start.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Gang, OtherRank, OtherRanks, RankId};
-use crate::model::ProcessId;
+use super::{Gang, OtherRank, OtherRanks};
+use crate::model::{PastRank, PastRanks, ProcessId};
 use crate::policy::engines::Engines;
 use crate::policy::leases::Leases;
 
-/// A rank of this node as it was last, and the ranks on other nodes that lived while it did.
-#[derive(Clone, Debug)]
-pub(in crate::policy) struct PastRanks {
-    /// Name of the engine on this node.
-    pub(in crate::policy) engine: Arc<str>,
-    gang: Gang,
-    /// `None`: its ranks have no numbers, as with Ray.
-    number: Option<u32>,
-    /// Whether it served requests.
-    serves: bool,
-    others: BTreeMap<RankId, Arc<str>>,
-}
-
 impl Engines {
-    /// The ranks of the engine with that server, if it spans nodes.
-    pub(in crate::policy) fn ranks_of(&self, server: ProcessId) -> Option<PastRanks> {
+    /// The ranks of the engine with that server in that container or unit, if it spans nodes.
+    pub(in crate::policy) fn ranks_of(
+        &self,
+        server: ProcessId,
+        workload: &Arc<str>,
+    ) -> Option<PastRanks> {
         let (engine, own) = self.ranks.own.iter().find(|(_, own)| own.server == server)?;
-        let seen = own.seen.iter();
+        let (gang, user) = own.gang.clone();
+        let others = own.seen.iter().map(|((node, rank, start), seen)| PastRank {
+            node: Arc::clone(node),
+            rank: Arc::clone(rank),
+            start: *start,
+            engine: Arc::clone(&seen.engine),
+        });
         Some(PastRanks {
+            workload: Arc::clone(workload),
             engine: Arc::clone(engine),
-            gang: own.gang.clone(),
+            gang,
+            user,
             number: own.rank.rank,
             serves: own.serves,
-            others: seen.map(|(id, seen)| (id.clone(), Arc::clone(&seen.engine))).collect(),
+            others: others.collect(),
         })
+    }
+
+    /// Whether the engine with that server is up, and spans no nodes.
+    pub(in crate::policy) fn is_whole(&self, server: ProcessId) -> bool {
+        let lives = self.lives.values().map(|(life, _)| life);
+        let mut its = lives.filter(|life| life.server() == server);
+        its.any(|life| life.seen().rank.is_none() && life.phase().is_up())
     }
 
     /// Whether the engine of that name is another run, or another rank, of the same one.
     pub(in crate::policy) fn is_of(&self, name: &str, ranks: &PastRanks) -> bool {
-        self.ranks.own.get(name).is_some_and(|own| own.gang == ranks.gang)
+        self.ranks.own.get(name).is_some_and(|own| own.gang == ranks.gang())
     }
 }
 
 impl PastRanks {
-    /// Whether both are ranks of one engine.
-    pub(in crate::policy) fn is_with(&self, other: &Self) -> bool {
-        self.gang == other.gang
+    fn gang(&self) -> Gang {
+        (Arc::clone(&self.gang), Arc::clone(&self.user))
     }
 
-    /// The other nodes, and the engine's name on each.
-    pub(in crate::policy) fn nodes(&self) -> Vec<(Arc<str>, Arc<str>)> {
-        let of =
-            |((node, ..), engine): (&RankId, &Arc<str>)| (Arc::clone(node), Arc::clone(engine));
-        self.others.iter().map(of).collect::<BTreeMap<_, _>>().into_iter().collect()
+    /// Whether both are ranks of one engine.
+    pub(in crate::policy) fn is_with(&self, other: &Self) -> bool {
+        self.gang == other.gang && self.user == other.user
     }
 
     /// Whether it starts before all others: it has the lowest number, or it serves where ranks
     /// have no numbers.
     pub(in crate::policy) fn is_first(&self) -> bool {
         let is_behind =
-            |own| move |(_, rank, _): &RankId| rank.parse().is_ok_and(|it: u32| own < it);
-        let is_lowest = self.number.is_some_and(|own| self.others.keys().all(is_behind(own)));
+            |own: u32| self.others.iter().all(|other| other.number().is_some_and(|it| own < it));
+        let is_lowest = self.number.is_some_and(is_behind);
         self.others.is_empty() || is_lowest || self.before().is_none() && self.serves
     }
 
     /// The rank on another node that starts right before this one: its node and number.
     fn before(&self) -> Option<(&Arc<str>, u32)> {
         let own = self.number?;
-        let numbers = self.others.keys().filter_map(|(node, rank, _)| {
-            let number: u32 = rank.parse().ok()?;
-            (number < own).then_some((number, node))
-        });
-        numbers.max().map(|(number, node)| (node, number))
+        let numbers = self.others.iter().filter_map(|other| Some((other.number()?, &other.node)));
+        let (number, node) = numbers.filter(|(number, _)| *number < own).max()?;
+        Some((node, number))
     }
 
     /// Why this rank does not start yet, if so: the one before it has not started again; for the
@@ -83,18 +84,18 @@ impl PastRanks {
         leases: &Leases,
         now: Duration,
     ) -> Option<String> {
-        let others = all.gangs.get(&self.gang).map_or(&[][..], Vec::as_slice);
+        let others = all.gangs.get(&self.gang()).map_or(&[][..], Vec::as_slice);
         let mut alive = others.iter().filter(|other| !other.phase.is_ending());
-        let is_past = |other: &OtherRank| self.others.contains_key(&other.id());
         if let Some((node, number)) = self.before() {
-            let is_it = |other: &&OtherRank| other.rank.parse() == Ok(number) && !is_past(other);
+            let is_it =
+                |other: &&OtherRank| other.rank.parse() == Ok(number) && !self.has_seen(other);
             let has_started = alive.any(|other| is_it(&other));
             return (!has_started)
                 .then(|| format!("it waits until its rank {number} on {node} starts"));
         }
         if !self.is_first() {
             let has_started = leases.has_gang(&self.engine, now) || self.has_new_run(all);
-            let nodes: BTreeSet<&str> = self.others.keys().map(|(node, ..)| &**node).collect();
+            let nodes: BTreeSet<&str> = self.others.iter().map(|other| &*other.node).collect();
             let nodes = Vec::from_iter(nodes).join(" or ");
             return (!has_started).then(|| {
                 format!(
@@ -103,22 +104,33 @@ impl PastRanks {
                 )
             });
         }
-        let left = alive.find(|other| is_past(other))?;
+        let left = alive.find(|other| self.has_seen(other))?;
         let (node, engine) = (&left.node, &left.engine);
         Some(format!("it waits until its rank on {node} ({engine}) has ended"))
+    }
+
+    /// Whether that one lived while this one did.
+    fn has_seen(&self, other: &OtherRank) -> bool {
+        let is_it = |past: &PastRank| {
+            past.node == other.node && past.rank == other.rank && past.start == other.start
+        };
+        self.others.iter().any(is_it)
     }
 
     /// Whether an engine of the same user runs again under the name that a rank had on its node.
     /// Each job of Ray is another gang.
     fn has_new_run(&self, all: &OtherRanks) -> bool {
-        let gangs = all.gangs.iter().filter(|((_, user), _)| *user == self.gang.1);
+        let gangs = all.gangs.iter().filter(|((_, user), _)| *user == self.user);
         let alive = gangs.flat_map(|(_, gang)| gang).filter(|other| !other.phase.is_ending());
-        let mut new = alive.filter(|other| !self.others.contains_key(&other.id()));
-        new.any(|new| {
-            let is_it = |((node, ..), engine): (&RankId, &Arc<str>)| {
-                *node == new.node && *engine == new.engine
-            };
-            self.others.iter().any(is_it)
-        })
+        let mut new = alive.filter(|other| !self.has_seen(other));
+        let is_it =
+            |past: &PastRank, new: &OtherRank| past.node == new.node && past.engine == new.engine;
+        new.any(|new| self.others.iter().any(|past| is_it(past, new)))
+    }
+}
+
+impl PastRank {
+    fn number(&self) -> Option<u32> {
+        self.rank.parse().ok()
     }
 }

@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use super::Restart;
-use crate::model::{GangStart, Mode, WorkloadEnd};
+use crate::model::{EngineSeen, GangStart, Mode, PastRanks, WorkloadEnd};
 use crate::policy::Context;
-use crate::policy::engines::ranks::past::PastRanks;
 
 impl Restart {
     /// The names under which memory may be reserved for it.
@@ -17,6 +16,28 @@ impl Restart {
 
     pub(in crate::policy::restarts) fn ranks(&self) -> Option<&PastRanks> {
         self.ranks.as_ref()
+    }
+
+    /// Takes its ranks as an earlier run knew them.
+    pub(super) fn remember_ranks(&mut self, ranks: Option<PastRanks>) {
+        let is_its = |ranks: &PastRanks| ranks.workload == self.seen.target.id;
+        if self.ranks.is_none()
+            && let Some(ranks) = ranks.filter(is_its)
+        {
+            self.ranks = Some(ranks);
+            self.is_reported = false;
+        }
+    }
+
+    /// Remembers its ranks. A change is an event, so that the next run of the program knows it.
+    pub(super) fn observe_ranks(&mut self, engine: &EngineSeen, context: &Context<'_>) {
+        let ranks = context.engines.ranks_of(engine.server, &self.seen.target.id);
+        // With Ray it has no rank until it has workers.
+        let is_whole = ranks.is_none() && context.engines.is_whole(engine.server);
+        if ranks != self.ranks && (ranks.is_some() || is_whole) {
+            self.ranks = ranks;
+            self.is_reported &= self.is_left_to_others();
+        }
     }
 
     /// Whether both are ranks of one engine, which start together.

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use promql_rules::store::stale_marker;
 
+use super::restarted;
 use super::world::{GIB, RestartWorld, engine_in};
 use crate::model::{
-    ClusterNames, ClusterReadings, EnginePhase, EngineRank, EngineSeen, GangReading, GangStart,
-    GateRequest, HoldReason, Lease, LeaseReadings, LeaseRequest, LeaseState, Mode, NodeNews,
-    NodeReadings, Observation, Reading, RestartState, Schema, SeriesKey, series_of_node,
+    ClusterNames, ClusterReadings, EnginePhase, EngineRank, EngineSeen, EventKind, GangReading,
+    GangStart, GateRequest, HoldReason, Lease, LeaseReadings, LeaseRequest, LeaseState, Mode,
+    NodeNews, NodeReadings, Observation, Past, ProgramEvent, Reading, RestartState, Schema,
+    SeriesKey, series_of_node,
 };
 
 /// A container with that rank on the node `here`, and the other rank on the node `there`.
@@ -20,6 +22,11 @@ struct Pair {
     gang: &'static str,
     /// The phase of the other rank, and the start of its server in seconds after its boot.
     there: Option<(EnginePhase, f64)>,
+}
+
+fn names() -> ClusterNames {
+    let known_for = Duration::from_secs(5);
+    ClusterNames { cluster: "pair".into(), node: "here".into(), known_for }
 }
 
 impl Pair {
@@ -35,9 +42,7 @@ impl Pair {
 
     fn of(mode: Mode, (rank, port): (Option<u32>, Option<u16>), other: &'static str) -> Self {
         let mut world = RestartWorld::with(mode, &["vllm"]);
-        let known_for = Duration::from_secs(5);
-        let names = ClusterNames { cluster: "pair".into(), node: "here".into(), known_for };
-        world.policy.set_cluster(Some(names));
+        world.policy.set_cluster(Some(names()));
         let own = EngineRank { gang: "a:29501".into(), rank, ranks: Some(2) };
         let engine = engine_in("vllm", 50, 12 * GIB);
         let engine = EngineSeen { rank: Some(own), uid: Some(0), port, ..engine };
@@ -109,6 +114,19 @@ impl Pair {
         let readings = LeaseReadings { leases, ..LeaseReadings::default() };
         self.world.seen.push(Observation::Leases(Box::new(readings)));
         self.run(1);
+    }
+
+    /// This program is started anew, and knows from its journal what the last one did.
+    fn restart_program(&mut self) {
+        let ranks = self.world.events.iter().rev().find_map(|event| match &event.kind {
+            EventKind::Program(ProgramEvent::EngineRestart { ranks, .. }) => Some(ranks.clone()),
+            _ => None,
+        });
+        let ranks = *ranks.flatten().unwrap();
+        let past = Past { restart_ranks: [("vllm".into(), ranks)].into(), ..Past::default() };
+        let earlier = std::mem::replace(&mut self.world, RestartWorld::new(Mode::Observe));
+        self.world = restarted(earlier, past);
+        self.world.policy.set_cluster(Some(names()));
     }
 
     fn gang(&mut self) -> Option<GangStart> {
@@ -218,6 +236,44 @@ fn a_rank_without_a_number_starts_after_a_new_job_of_the_same_engine() {
     assert!(!pair.is_started());
     (pair.gang, pair.there) = ("session/02000000", Some((EnginePhase::Starting, 90.0)));
     pair.run(1);
+    assert!(pair.is_started(), "{:?}", pair.world.state("vllm"));
+}
+
+#[test]
+fn the_ranks_of_the_last_run_outlive_this_program() {
+    let mut pair = Pair::new(Mode::Enforce, 0);
+    pair.dies();
+    pair.restart_program();
+    pair.run(2);
+    let reason = pair.world.state("vllm").1;
+    assert!(reason.contains("its rank on there (worker) has ended"), "{reason}");
+    pair.there = Some((EnginePhase::Gone, 50.0));
+    pair.run(2);
+    assert_eq!(pair.gang().unwrap().nodes, [("there".into(), "worker".into())]);
+    // A later rank, which is down while the other one still runs.
+    let mut pair = Pair::new(Mode::Enforce, 1);
+    pair.dies();
+    pair.restart_program();
+    pair.run(5);
+    assert!(!pair.is_started(), "{:?}", pair.world.state("vllm"));
+    // The first one has been started again.
+    pair.there = Some((EnginePhase::Starting, 90.0));
+    pair.run(2);
+    assert!(pair.is_started(), "{:?}", pair.world.state("vllm"));
+}
+
+#[test]
+fn another_container_or_an_engine_on_one_node_has_no_ranks() {
+    let mut pair = Pair::new(Mode::Enforce, 1);
+    pair.dies();
+    pair.world.of("vllm").target.id = super::world::id("anew").into();
+    pair.run(1);
+    assert!(pair.is_started(), "{:?}", pair.world.state("vllm"));
+    let mut pair = Pair::new(Mode::Enforce, 1);
+    pair.world.starts("vllm");
+    pair.world.engines = vec![engine_in("vllm", 70, 12 * GIB)];
+    pair.run(65);
+    pair.dies();
     assert!(pair.is_started(), "{:?}", pair.world.state("vllm"));
 }
 
