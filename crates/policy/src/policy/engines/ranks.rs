@@ -88,6 +88,23 @@ impl OtherRanks {
     }
 }
 
+impl OtherRanks {
+    /// All ranks of that user.
+    fn of_user<'o>(&'o self, user: &'o str) -> impl Iterator<Item = &'o OtherRank> {
+        let gangs = self.gangs.iter().filter(move |((_, of), _)| **of == *user);
+        gangs.flat_map(|(_, ranks)| ranks)
+    }
+
+    /// Whether a rank that has been missing for so long has an end, and not of an earlier run.
+    fn has_ended(&self, gang: &Gang, (node, rank, _): &RankId, missing: Duration) -> bool {
+        self.ends.iter().any(|end| {
+            let (of, on, number) = &end.id;
+            let is_it = of == gang && on == node && number == rank;
+            is_it && end.age <= missing.saturating_add(ended::SHOWN_WITHIN)
+        })
+    }
+}
+
 /// What an engine's life has to do with its ranks on other nodes.
 #[derive(Debug, Default)]
 pub(super) struct GangState {
@@ -361,13 +378,14 @@ impl OwnRank {
                     seen.engine = Arc::clone(&other.engine);
                     seen.ends_at(now, other.phase)
                 }
-                None if others.iter().any(|other| seen.is_replaced_by(id, other)) => {
+                // Each job of Ray is another gang.
+                None if all.of_user(&self.gang.1).any(|it| seen.is_replaced_by(id, it)) => {
                     Some("was started anew")
                 }
-                // Nobody has seen it end: umawarden may have been restarted there.
+                // Without an end umawarden may have been restarted there.
                 None => {
-                    seen.missing.get_or_insert(now);
-                    None
+                    let since = *seen.missing.get_or_insert(now);
+                    all.has_ended(&self.gang, id, now.saturating_sub(since)).then_some("has ended")
                 }
             };
             ended = ended.or_else(|| Some(seen.lost(id, what?)));

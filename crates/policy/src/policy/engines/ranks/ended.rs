@@ -28,6 +28,9 @@ const MOST: usize = 64;
 /// What is read from another node may be so old: a sample and a scrape.
 const READ_LATE: Duration = Duration::from_millis(2_500);
 
+/// A rank that has ended is missing within this time: a scan there, and what is read late.
+pub(super) const SHOWN_WITHIN: Duration = Duration::from_secs(5);
+
 /// An end of this node whose time the kernel did not report is noticed within this time.
 const NOTICED_LATE: Duration = Duration::from_secs(1);
 

@@ -120,8 +120,7 @@ impl PastRanks {
     /// Whether an engine of the same user runs again under the name that a rank had on its node.
     /// Each job of Ray is another gang.
     fn has_new_run(&self, all: &OtherRanks) -> bool {
-        let gangs = all.gangs.iter().filter(|((_, user), _)| *user == self.user);
-        let alive = gangs.flat_map(|(_, gang)| gang).filter(|other| !other.phase.is_ending());
+        let alive = all.of_user(&self.user).filter(|other| !other.phase.is_ending());
         let mut new = alive.filter(|other| !self.has_seen(other));
         let is_it =
             |past: &PastRank, new: &OtherRank| past.node == new.node && past.engine == new.engine;

@@ -7,6 +7,7 @@ pub(super) struct World {
     pub(super) own: OwnRank,
     store: SeriesStore,
     engine: &'static str,
+    gang: &'static str,
     pub(super) now: u64,
 }
 
@@ -17,7 +18,7 @@ impl World {
         let rank = EngineRank { gang: "a:29501".into(), rank, ranks: Some(2) };
         let server = ProcessId { pid: 7, start_ticks: 700 };
         let own = OwnRank::new("vllm", server, (rank, 0), &mut counters, &mut store);
-        Self { own, store: SeriesStore::default(), engine: "vllm-8000", now: 1000 }
+        Self { own, store: SeriesStore::default(), engine: "vllm-8000", gang: "a:29501", now: 1000 }
     }
 
     pub(super) fn set(
@@ -40,7 +41,7 @@ impl World {
         for other in EnginePhase::ALL {
             let labels = [
                 ("engine", self.engine),
-                ("gang", "a:29501"),
+                ("gang", self.gang),
                 ("node", node),
                 ("phase", other.name()),
                 ("rank", rank),
@@ -56,7 +57,7 @@ impl World {
     pub(super) fn end(&mut self, node: &str, rank: &str, killer: &str, age: Reading<f64>) {
         let labels = [
             ("engine", self.engine),
-            ("gang", "a:29501"),
+            ("gang", self.gang),
             ("killer", killer),
             ("node", node),
             ("rank", rank),
@@ -181,4 +182,39 @@ fn the_rank_that_serves_is_the_first_where_ranks_have_numbers() {
     assert_eq!(world.first_is_up(), Some(true));
     world.own.gang.0 = "other:29501".into();
     assert_eq!(world.first_is_up(), None, "it is of another engine");
+}
+
+/// As with Ray, whose next job is another gang, within one sample.
+#[test]
+fn a_rank_that_is_replaced_by_one_of_another_gang_is_lost() {
+    let stale = Reading::Value(promql_rules::store::stale_marker());
+    let mut world = World::new(None);
+    world.set("spark-1", "unknown", EnginePhase::Ready, A);
+    world.after(0);
+    world.set("spark-1", "unknown", EnginePhase::Ready, stale);
+    world.gang = "session/02000000";
+    world.set("spark-1", "unknown", EnginePhase::Starting, Reading::Value(90.0));
+    let (_, reason) = world.after(1).unwrap();
+    assert_eq!(reason, "its rank on spark-1 (vllm-8000) was started anew");
+}
+
+#[test]
+fn a_rank_that_is_no_longer_reported_is_lost_once_its_end_is() {
+    let stale = Reading::Value(promql_rules::store::stale_marker());
+    // Its node, and how long ago it has ended: one that was reported afterwards is another one.
+    let cases = [
+        ("spark-1", 7.0, Some("its rank 0 on spark-1 (vllm-8000) has ended")),
+        ("spark-1", 20.0, None),
+        ("spark-3", 7.0, None),
+    ];
+    for (node, age, expected) in cases {
+        let mut world = World::new(Some(1));
+        world.set("spark-1", "0", EnginePhase::Ready, A);
+        world.after(0);
+        world.set("spark-1", "0", EnginePhase::Ready, stale);
+        assert_eq!(world.after(1), None, "{node} {age}");
+        world.end(node, "0", "signal", Reading::Value(age));
+        let lost = world.after(5).map(|(_, reason)| reason);
+        assert_eq!(lost.as_deref(), expected, "{node} {age}");
+    }
 }
