@@ -189,8 +189,8 @@ fn event(event: &Event, now: Moment) {
         let pod = pod.as_ref().map(tracing::field::display);
         return tracing::warn!(engine, pod, "engine {engine} is {is}: {reason}");
     }
-    if let EventKind::Program(ProgramEvent::EngineRankLost { engine, reason, .. }) = &event.kind {
-        return tracing::warn!(engine, "engine {engine} cannot go on: {reason}");
+    if let EventKind::Program(lost @ ProgramEvent::EngineRankLost { engine, .. }) = &event.kind {
+        return tracing::warn!(engine, "engine {lost}");
     }
     if let EventKind::Program(ProgramEvent::EngineRestart { engine, to, reason, .. }) = &event.kind
     {

@@ -83,6 +83,9 @@ pub enum ProgramEvent {
         node: String,
         /// The rank, and how it has ended.
         reason: String,
+        /// Memory of the engine's processes on this node, in bytes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory_bytes: Option<u64>,
     },
     /// The state of a deferred restart has changed.
     EngineRestart {

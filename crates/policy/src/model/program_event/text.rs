@@ -25,8 +25,11 @@ impl fmt::Display for ProgramEvent {
                 let is = if *stuck { "stuck" } else { "no longer stuck" };
                 write!(f, "{engine}{} is {is}: {reason}", of_pod(pod))
             }
-            Self::EngineRankLost { engine, reason, .. } => {
-                write!(f, "{engine} cannot go on: {reason}")
+            Self::EngineRankLost { engine, reason, memory_bytes, .. } => {
+                write!(f, "{engine} cannot go on: {reason}")?;
+                memory_bytes.map_or(Ok(()), |bytes| {
+                    write!(f, "; its processes on this node hold {}", bytes_text(bytes))
+                })
             }
             Self::EngineRestart { engine, to, reason, ranks, .. } => {
                 write!(f, "{engine}: {}: {reason}", to.meaning())?;

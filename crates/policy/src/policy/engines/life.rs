@@ -276,6 +276,11 @@ impl Life {
         health.map_or_else(EngineLoad::default, |health| health.load)
     }
 
+    /// The memory of its processes.
+    pub(super) fn memory(&self) -> u64 {
+        self.now.memory
+    }
+
     /// How long it has made no progress, while it should.
     pub(super) fn without_progress(&self) -> Option<Duration> {
         self.is_on_its_way().then(|| self.sampled.saturating_sub(self.mark.at))

@@ -260,7 +260,9 @@ impl Engines {
                     self.has_changed = true;
                     life.gang.lost = Some(reason.as_str().into());
                     let (engine, gang) = (name.to_string(), own.rank.gang.to_string());
-                    let kind = ProgramEvent::EngineRankLost { engine, gang, node, reason };
+                    let memory_bytes = Some(life.memory()).filter(|bytes| *bytes > 0);
+                    let kind =
+                        ProgramEvent::EngineRankLost { engine, gang, node, reason, memory_bytes };
                     events.push(Event { kind: kind.into(), utc: Some(at.utc), seq: None });
                 }
             }
