@@ -13,8 +13,8 @@ use super::{Exit, last_boot};
 use crate::cli::output::{self, errln, outln};
 use crate::engines::ENGINES;
 use crate::model::{
-    EngineKind, EnginePhase, Orphan, Pod, ProcessId, ProgramEvent, RestartState, Supervisor,
-    bytes_text, counted, seconds_text,
+    EngineKind, EnginePhase, Orphan, Pod, ProcessId, ProgramEvent, RankStatus, RestartState,
+    Supervisor, bytes_text, counted, seconds_text,
 };
 
 /// Arguments of `umawarden engines`.
@@ -36,6 +36,9 @@ const WATCH_TAKES: Duration = Duration::from_secs(5);
 
 /// Moves the cursor of a terminal to its first line, and clears what is below.
 const CLEAR: &str = "\x1b[H\x1b[J";
+
+/// Ranks on other nodes that a line names.
+const MOST_RANKS: usize = 4;
 
 const NOTHING: &str = "No inference engine is found.";
 
@@ -64,6 +67,8 @@ struct Engine {
     reason: String,
     stuck: bool,
     lost_rank: Option<String>,
+    #[serde(default)]
+    other_ranks: Vec<RankStatus>,
     without_progress_seconds: Option<f64>,
     found_by: String,
     server: ProcessId,
@@ -115,8 +120,8 @@ impl Answer {
     /// Every engine and restart: what changes when it is news, its JSON, and its line.
     fn all(&self) -> impl Iterator<Item = (String, &Value, Row)> {
         let engines = self.engines.iter().map(|(json, engine)| {
-            let Engine { name, phase, stuck, lost_rank, .. } = engine;
-            (format!("{name} {phase} {stuck} {lost_rank:?}"), json, row(engine))
+            let Engine { name, phase, stuck, lost_rank, other_ranks, .. } = engine;
+            (format!("{name} {phase} {stuck} {lost_rank:?} {other_ranks:?}"), json, row(engine))
         });
         let held = self.held.iter().map(|(json, held)| {
             (format!("restart {} {}", held.name, held.state.meaning()), json, restart_row(held))
@@ -230,6 +235,7 @@ fn row(engine: &Engine) -> Row {
     about.extend(
         engine.without_progress_seconds.map(|still| format!("no progress for {}", time(still))),
     );
+    about.extend(other_ranks(&engine.other_ranks));
     about.extend(engine.orphans.iter().map(|orphan| {
         format!("its server has ended, and {} (pid {}) is left", orphan.comm, orphan.id)
     }));
@@ -239,6 +245,13 @@ fn row(engine: &Engine) -> Row {
     about.push(format!("found by {found_by}"));
     let text = format!("{phase}{stuck}{lost} for {lasts}: {reason}; {}", about.join(", "));
     Row::new(tone(engine), &format!("{name:<20} "), &text)
+}
+
+/// The first ranks on other nodes, and how many more there are.
+fn other_ranks(ranks: &[RankStatus]) -> impl Iterator<Item = String> {
+    let more = ranks.len().saturating_sub(MOST_RANKS);
+    let more = (more > 0).then(|| format!("{} on other nodes", counted(more as u64, "more rank")));
+    ranks.iter().take(MOST_RANKS).map(ToString::to_string).chain(more)
 }
 
 fn time(seconds: f64) -> String {

@@ -71,6 +71,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "image": seen.image,
         "rank": seen.rank,
         "lost_rank": status.lost_rank,
+        "other_ranks": status.other_ranks,
         "unit": seen.unit,
         "user_unit": seen.user_unit,
         "uid": seen.uid,

@@ -153,6 +153,7 @@ fn engine(engine: EngineSeen) -> EngineStatus {
         reason: "".into(),
         is_stuck: false,
         lost_rank: None,
+        other_ranks: Vec::new(),
         without_progress: None,
         began: NOW,
         last_load_took: None,

@@ -71,6 +71,8 @@ fn a_rank_whose_head_has_ended_is_known_and_would_be_stopped() {
     assert!(found["port"].is_null() && found["health_url"].is_null(), "{found}");
     let rank = serde_json::json!({"gang": "10.0.0.1:29501", "rank": 1, "ranks": 2});
     assert_eq!(found["rank"], rank, "{found}");
+    let other = &found["other_ranks"][0];
+    assert_eq!((&other["node"], &other["rank"]), (&"one".into(), &"0".into()), "{found}");
     // vLLM leaves its engine core and its worker when only `vllm serve` is killed.
     end(&nodes[0], &[50]);
     for (node, _) in both {

@@ -43,6 +43,7 @@ fn engine(name: &str, anonymous: u64) -> EngineStatus {
         reason: "it reads".into(),
         is_stuck: false,
         lost_rank: None,
+        other_ranks: Vec::new(),
         without_progress: None,
         began: Duration::from_secs(50),
         last_load_took: Some(Duration::from_secs(100)),

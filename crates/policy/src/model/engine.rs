@@ -188,6 +188,28 @@ pub struct EngineRank {
     pub ranks: Option<u32>,
 }
 
+/// A rank of an engine on another node of the cluster, as that node reports it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankStatus {
+    /// The node.
+    pub node: Arc<str>,
+    /// Name of the engine there.
+    pub engine: Arc<str>,
+    /// The number of the rank, or `unknown`.
+    pub rank: Arc<str>,
+    /// Its phase.
+    pub phase: EnginePhase,
+}
+
+impl fmt::Display for RankStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rank.parse::<u32>() {
+            Ok(number) => write!(f, "rank {number} on {} is {}", self.node, self.phase),
+            Err(_) => write!(f, "a rank on {} is {}", self.node, self.phase),
+        }
+    }
+}
+
 /// An engine, as found by a scan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineSeen {

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::model::{
     AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, Grades, Happened, Lease,
     MemoryAccount, MemoryAssessment, MemoryPools, Mode, Moment, Pause, PendingApproval, ProcessId,
-    Reading, RebootStatus, ReceivedAlertStatus, ReservedPool, RestartStatus, RuleId, RuleSelector,
-    SeriesKey, ShippedRule, Source,
+    RankStatus, Reading, RebootStatus, ReceivedAlertStatus, ReservedPool, RestartStatus, RuleId,
+    RuleSelector, SeriesKey, ShippedRule, Source,
 };
 
 /// What exports may see.
@@ -95,6 +95,8 @@ pub struct EngineStatus {
     pub is_stuck: bool,
     /// The part of it on another node that has ended, and how.
     pub lost_rank: Option<Arc<str>>,
+    /// Its ranks on other nodes of the cluster that have processes.
+    pub other_ranks: Vec<RankStatus>,
     /// For how long nothing was read and no memory taken, while it is not ready yet.
     pub without_progress: Option<Duration>,
     /// Start of its server, on the uptime clock.

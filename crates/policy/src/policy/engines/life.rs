@@ -586,6 +586,7 @@ impl Life {
             reason: Arc::clone(&self.reason),
             is_stuck: self.is_stuck,
             lost_rank: self.gang.lost.clone(),
+            other_ranks: self.gang.others.clone(),
             without_progress: self.without_progress(),
             began: ticks(self.seen.server.start_ticks),
             last_load_took,

@@ -21,7 +21,7 @@ use super::Engines;
 use super::life::{Life, has_ended, ticks};
 use crate::model::{
     DeathReport, EnginePhase, EngineRank, EngineTarget, Event, EventKind, Moment, ProcessId,
-    ProgramEvent, RankDeaths, Reading, SeriesKey,
+    ProgramEvent, RankDeaths, RankStatus, Reading, SeriesKey,
 };
 use crate::policy::counters::{Cell, Counters};
 use crate::policy::pools::SeriesView as _;
@@ -112,6 +112,27 @@ pub(super) struct GangState {
     pub(super) first_is_up: Option<bool>,
     /// The rank that has ended, and how: the engine cannot go on.
     pub(super) lost: Option<Arc<str>>,
+    /// Those on other nodes that have processes.
+    pub(super) others: Vec<RankStatus>,
+}
+
+impl GangState {
+    /// Takes the ranks on other nodes; returns whether they have changed.
+    fn take(&mut self, others: &[OtherRank]) -> bool {
+        let there = || others.iter().filter(|other| other.phase != EnginePhase::Gone);
+        let known = self.others.iter().map(|it| (&it.node, &it.engine, &it.rank, it.phase));
+        if known.eq(there().map(|it| (&it.node, &it.engine, &it.rank, it.phase))) {
+            return false;
+        }
+        let of = |other: &OtherRank| RankStatus {
+            node: Arc::clone(&other.node),
+            engine: Arc::clone(&other.engine),
+            rank: Arc::clone(&other.rank),
+            phase: other.phase,
+        };
+        self.others = there().map(of).collect();
+        true
+    }
 }
 
 /// An engine's rank on this node, and what is known of the others.
@@ -256,6 +277,7 @@ impl Engines {
             if let Some(others) = others {
                 let lost = own.compare(at.uptime, others);
                 life.gang.first_is_up = own.first_is_up(others);
+                self.has_changed |= life.gang.take(own.others(others));
                 if let (Some((node, reason)), false) = (lost, life.has_ended()) {
                     self.has_changed = true;
                     life.gang.lost = Some(reason.as_str().into());

@@ -263,6 +263,29 @@ fn the_ranks_of_the_last_run_outlive_this_program() {
 }
 
 #[test]
+fn the_ranks_on_other_nodes_are_shown_with_their_phases_and_one_that_is_lost_with_the_memory() {
+    let mut pair = Pair::new(Mode::Observe, 1);
+    let shown = |pair: &mut Pair| {
+        pair.run(1);
+        let engines = pair.world.policy.engines();
+        engines[0].other_ranks.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&mut pair), ["rank 0 on there is ready"]);
+    pair.there = Some((EnginePhase::Serving, 50.0));
+    assert_eq!(shown(&mut pair), ["rank 0 on there is serving"]);
+    pair.there = Some((EnginePhase::Gone, 50.0));
+    assert_eq!(shown(&mut pair), [""; 0]);
+    let events = pair.world.events.iter().filter_map(|event| match &event.kind {
+        EventKind::Program(lost @ ProgramEvent::EngineRankLost { .. }) => Some(lost.to_string()),
+        _ => None,
+    });
+    let lost: Vec<String> = events.collect();
+    let expected = "engine-vllm cannot go on: its rank 0 on there (worker) has ended; its processes \
+                    on this node hold 12.0 GiB";
+    assert_eq!(lost, [expected]);
+}
+
+#[test]
 fn another_container_or_an_engine_on_one_node_has_no_ranks() {
     let mut pair = Pair::new(Mode::Enforce, 1);
     pair.dies();
