@@ -201,6 +201,12 @@ impl Stop<'_> {
         if self.engine.proof == Proof::PodContainer {
             return Some(self.kubelet_starts_again());
         }
+        if let Some(unit) = self.engine.service() {
+            return Some(format!(
+                "systemd was not asked, and starts {unit} again if its Restart= says so: to keep \
+                 it stopped, `systemctl stop {unit}`"
+            ));
+        }
         let UserUnit { user, name } = self.engine.user_unit.as_ref()?;
         Some(format!(
             "the systemd of user {user} was not asked, and starts {name} again if its Restart= \

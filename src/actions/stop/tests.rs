@@ -288,5 +288,11 @@ fn what_starts_an_engine_again_is_reported() {
     let unit = EngineTarget { user_unit, ..EngineTarget::default() };
     let why = again(&unit).unwrap();
     assert!(why.contains("user 1000") && why.ends_with("`systemctl --user stop vllm.service`"));
-    assert_eq!(again(&EngineTarget::default()), None);
+    let system = EngineTarget { unit: Some("vllm.service".into()), ..EngineTarget::default() };
+    assert!(again(&system).unwrap().ends_with("to keep it stopped, `systemctl stop vllm.service`"));
+    let scope = EngineTarget { unit: Some("docker-ab.scope".into()), ..EngineTarget::default() };
+    let held = EngineTarget { container: Some("ab".into()), ..system };
+    for other in [EngineTarget::default(), scope, held] {
+        assert_eq!(again(&other), None);
+    }
 }

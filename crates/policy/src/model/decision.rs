@@ -399,9 +399,12 @@ impl DecisionRecord {
         }
         let pod = engine.pod.as_ref().map(|pod| format!("{pod}, ")).unwrap_or_default();
         let is_stop = matches!(self.action, Action::StopEngine { .. });
-        let again = match is_stop && engine.proof == Proof::PodContainer {
-            true => "; the kubelet starts its container again",
-            false => "",
+        let again = match engine.service().filter(|_| is_stop) {
+            _ if is_stop && engine.proof == Proof::PodContainer => {
+                "; the kubelet starts its container again".to_owned()
+            }
+            Some(unit) => format!("; systemd starts {unit} again if its Restart= says so"),
+            None => String::new(),
         };
         format!("{}: {} ({pod}pid {named}){again}", self.action, self.target)
     }

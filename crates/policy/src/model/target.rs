@@ -127,6 +127,13 @@ impl From<&EngineSeen> for EngineTarget {
 }
 
 impl EngineTarget {
+    /// The service of the system that it runs in, outside of containers.
+    pub fn service(&self) -> Option<&Arc<str>> {
+        let is_contained = self.container.is_some() || self.claimed_container.is_some();
+        let unit = self.unit.as_ref().filter(|_| !is_contained && self.user_unit.is_none());
+        unit.filter(|unit| unit.ends_with(".service"))
+    }
+
     /// The loading processes of the engine, without those that serve.
     pub fn loading(seen: &EngineSeen, serving: &BTreeSet<ProcessId>) -> Self {
         let mut seen = seen.clone();

@@ -146,7 +146,12 @@ fn the_decision_has_the_stopped_engine_and_the_growth() {
     let grown = decision.because.iter().find(of_engine).unwrap();
     assert_eq!(grown.series, "uma_engine_growth_bytes{engine=\"vllm-8000\"}");
     assert!(grown.value.value().unwrap() > 8.0 * GIB, "{grown:?}");
-    assert_eq!(decision.deed(), "stop_engine with 500ms to end: engine vllm-8000 (pid 4242)");
+    let deed = "stop_engine with 500ms to end: engine vllm-8000 (pid 4242)";
+    assert_eq!(decision.deed(), deed);
+    let unit = Some("vllm.service".into());
+    let target = Target::Engine(Box::new(EngineTarget { unit, ..EngineTarget::from(&seen()) }));
+    let again = "; systemd starts vllm.service again if its Restart= says so";
+    assert_eq!(DecisionRecord { target, ..decision }.deed(), format!("{deed}{again}"));
 }
 
 #[test]
