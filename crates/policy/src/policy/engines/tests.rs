@@ -253,7 +253,6 @@ fn without_progress_a_loading_engine_is_stuck_whatever_its_cpu_does() {
     assert_eq!(events[1], "stuck false: it is ready now");
 }
 
-/// A response of vLLM's health check and metrics.
 #[test]
 fn every_kind_of_progress_counts() {
     let changes: [fn(&mut EngineSeen, u64); 6] = [
