@@ -93,9 +93,9 @@ def node():
         states("Phases", "The phase of each engine, as far as it is known.", [
             ("{{engine}} {{phase}}", "uma_engine_phase == 1"),
         ]),
-        rows("What runs", "Model, container, unit and version, as far as they are known.", [
+        rows("What runs", "Model, pod, container, unit and version, as far as they are known.", [
             ("phase", "max by (engine, phase) (uma_engine_phase == 1) * on (engine) group_left "
-             "(kind, model, container, image, unit, version) uma_engine_info"),
+             "(kind, model, namespace, pod, container, image, unit, version) uma_engine_info"),
         ], ["Time", "Value"], NODE, "short", 12, 8),
         graph("Memory of engines' processes", "What processes show; what a driver has taken for them "
               "is in no counter.", "bytes", [("{{engine}} {{type}}", "uma_engine_memory_bytes")]),
