@@ -32,7 +32,11 @@ const CORDONS: &[Right] = &[("get", "nodes"), ("patch", "nodes")];
 /// All of them.
 pub const FEATURES: [Feature; 7] = [
     feature("/kubernetes/conditions", "true", REPORTS),
-    feature("/kubernetes/events", "true", &[("create", "events"), ("patch", "events")]),
+    feature(
+        "/kubernetes/events",
+        "true",
+        &[("get", "nodes"), ("create", "events"), ("patch", "events")],
+    ),
     feature("/kubernetes/extendedResource", "true", REPORTS),
     feature("/kubernetes/drain", "\"cordon\"", CORDONS),
     feature(

@@ -207,6 +207,7 @@ fn requests(feature: usize) -> Vec<Request> {
     match feature {
         0 => vec![get, ("PATCH", STATUS, STRATEGIC, conditions)],
         1 => vec![
+            get,
             ("POST", "/api/v1/namespaces/default/events", JSON, event),
             ("PATCH", "/api/v1/namespaces/default/events/of-a-test", MERGE, json!({"count": 2})),
         ],
