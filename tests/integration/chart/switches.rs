@@ -40,6 +40,7 @@ pub fn positions() -> Vec<Value> {
         json!({"gpu": {"runtimeClassName": "nvidia"}}),
         json!({"gpu": {"library": "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1"}}),
         json!({"host": {"criSocket": "", "podLogs": ""}}),
+        json!({"host": {"podLogs": "/data/pods"}}),
         json!({"host": {"criSocket": "/run/crio/crio.sock", "storage": "/data/uma"}}),
         json!({"config": {"nvsentinel": {"socket": "/var/run/nvsentinel/nvsentinel.sock"}}}),
         json!({"serviceAccount": {"create": false}}),
@@ -206,6 +207,31 @@ fn an_old_kubernetes_gets_the_apparmor_profile_as_an_annotation() {
     assert_eq!(profile("1.30.0"), Some((false, true)));
 }
 
+/// Below `/sys` are mounts of their own, such as those of cgroups.
+#[test]
+fn the_nodes_files_are_read_only_with_all_mounts_below() {
+    let sys = |values: Value, version| {
+        let objects = objects(&values, version)?;
+        let mounts = container(&objects)["volumeMounts"].as_array().unwrap().clone();
+        mounts.into_iter().find(|mount| mount["name"] == "sys")
+    };
+    let values = || json!({"privileged": false});
+    let Some(new) = sys(values(), "1.31.0") else { return };
+    assert_eq!((&new["readOnly"], &new["recursiveReadOnly"]), (&json!(true), &json!("IfPossible")));
+    assert!(sys(values(), "1.30.0").unwrap().get("recursiveReadOnly").is_none());
+    let writing = json!({"privileged": false, "enforce": ["drop"]});
+    assert!(sys(writing, "1.31.0").unwrap().get("recursiveReadOnly").is_none());
+}
+
+#[test]
+fn logs_of_pods_are_mounted_where_the_runtime_says_they_are() {
+    let values = json!({"host": {"podLogs": "/data/pods"}});
+    let Some(objects) = objects(&values, VERSIONS[1]) else { return };
+    let mounts = container(&objects)["volumeMounts"].as_array().unwrap();
+    let logs = mounts.iter().find(|mount| mount["name"] == "pod-logs").unwrap();
+    assert_eq!(logs["mountPath"], "/data/pods");
+}
+
 /// The kubelet has neither password nor certificate for what a secret may demand.
 #[test]
 fn the_kubelet_probes_the_port_alone_where_a_secret_may_demand_users() {
@@ -249,6 +275,7 @@ fn the_schema_refuses_what_cannot_work() {
         (json!({"config": {"web": {"listen_address": ":1"}}}), "/config/web/listen_address"),
         (json!({"config": {"storage": {"path": "/x"}}}), "/config/storage/path"),
         (json!({"config": {"path": {"procfs": "/x"}}}), "/config/path/procfs"),
+        (json!({"config": {"reboot": {"way": "command"}}}), "/config/reboot/way"),
         (json!({"kubernetes": {"drain": "maybe"}}), "/kubernetes/drain"),
         (json!({"kubernetes": {"taints": true}}), "taints"),
         (json!({"priorityClass": {"create": true}}), "/priorityClass/name"),
