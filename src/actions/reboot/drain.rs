@@ -86,24 +86,48 @@ impl Drainer {
     }
 }
 
-/// The pods that are left, with the refusals of their evictions.
+/// The pods that are left.
 #[derive(Debug, Default)]
-struct Left(Vec<(NodePod, Option<ApiError>)>);
+struct Left {
+    /// With the refusals of their evictions.
+    evicted: Vec<(NodePod, Option<ApiError>)>,
+    /// Those whose eviction would not end.
+    spared: Vec<NodePod>,
+}
 
 impl Left {
     fn result(self) -> Result<String, String> {
-        if self.0.is_empty() {
+        let evicted = self.evicted.iter().map(|(pod, refusal)| match refusal {
+            Some(refusal) => format!("{} ({refusal})", named(pod)),
+            None => named(pod),
+        });
+        if !self.evicted.is_empty() {
+            let evicted = enumerated(evicted.collect());
+            return Err(format!("evicted pods of engines have not ended: {evicted}"));
+        }
+        if self.spared.is_empty() {
             return Ok("no pod of an engine is left".to_owned());
         }
-        let named = self.0.iter().take(MOST_NAMED).map(|(pod, refusal)| {
-            let name = format!("{}/{}", pod.namespace, pod.name);
-            refusal.as_ref().map_or_else(|| name.clone(), |refusal| format!("{name} ({refusal})"))
-        });
-        let named: Vec<String> = named.collect();
-        let more = self.0.len() - named.len();
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        Err(format!("evicted pods of engines have not ended: {}{more}", named.join(", ")))
+        let spared = self.spared.iter();
+        let spared =
+            spared.map(|pod| format!("{} ({})", named(pod), pod.stays.unwrap_or_default()));
+        Ok(format!(
+            "not evicted, since they would run here again: {}; delete their workload, or keep it \
+             off this node",
+            enumerated(spared.collect())
+        ))
     }
+}
+
+fn named(pod: &NodePod) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
+
+fn enumerated(mut names: Vec<String>) -> String {
+    let more = names.len().saturating_sub(MOST_NAMED);
+    names.truncate(MOST_NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", names.join(", "))
 }
 
 async fn evict(api: &NodeApi, engines: &BTreeSet<Arc<str>>) -> Result<Left, ApiError> {
@@ -111,13 +135,75 @@ async fn evict(api: &NodeApi, engines: &BTreeSet<Arc<str>>) -> Result<Left, ApiE
         return Ok(Left::default());
     }
     let pods = api.pods().await?;
-    let mut left = Vec::new();
+    let mut left = Left::default();
     for pod in pods.into_iter().filter(|pod| engines.contains(&*pod.uid)) {
+        if pod.stays.is_some() {
+            left.spared.push(pod);
+            continue;
+        }
         match api.evict(&pod).await {
-            Ok(()) => left.push((pod, None)),
+            Ok(()) => left.evicted.push((pod, None)),
             Err(error) if error.code() == Some(404) => {}
-            Err(error) => left.push((pod, Some(error))),
+            Err(error) => left.evicted.push((pod, Some(error))),
         }
     }
-    Ok(Left(left))
+    Ok(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::clients::kubernetes::scripted::serve;
+
+    fn pod(name: &str, more: Value) -> Value {
+        let mut pod = json!({"metadata": {"namespace": "ml", "name": name, "uid": name}});
+        for (key, value) in more.as_object().unwrap() {
+            pod["metadata"][key] = value.clone();
+        }
+        pod
+    }
+
+    fn evict(pods: Value, evictions: u16) -> (Result<String, String>, Vec<(String, Value)>) {
+        let folder = tempfile::tempdir().unwrap();
+        let (api, requests) = serve(folder.path(), move |line, _| match line.starts_with("GET") {
+            true => (200, json!({"items": pods.clone()})),
+            false => (evictions, json!({"message": "the UID does not match"})),
+        });
+        let engines = || ["llm-0", "daemon", "static"].map(Arc::from).into();
+        let mut drainer = Drainer::new(Arc::new(engines), || Duration::ZERO);
+        let drain = NodeDrain { api, evict: true, for_at_most: Duration::from_secs(600) };
+        let result = drainer.evict(&drain);
+        let mut requests = requests.lock().unwrap().clone();
+        requests.retain(|(line, _)| line.starts_with("POST"));
+        (result, requests)
+    }
+
+    #[test]
+    fn pods_that_would_run_here_again_are_named_and_not_evicted() {
+        let owner = |kind: &str| json!({"ownerReferences": [{"kind": kind, "controller": true}]});
+        let mirror = json!({"annotations": {"kubernetes.io/config.mirror": "hash"}});
+        let staying = [pod("daemon", owner("DaemonSet")), pod("static", mirror)];
+        let (result, requests) = evict(json!(staying), 201);
+        let text = result.unwrap();
+        for part in ["ml/daemon (of a DaemonSet)", "ml/static (a static pod)", "run here again"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(requests.is_empty(), "{requests:?}");
+        let others = [pod("llm-0", owner("StatefulSet")), pod("web-0", json!({}))];
+        let (result, requests) = evict(json!([&staying[..], &others].concat()), 201);
+        assert_eq!(result.unwrap_err(), "evicted pods of engines have not ended: ml/llm-0");
+        assert_eq!(requests.len(), 1, "{requests:?}");
+    }
+
+    #[test]
+    fn an_eviction_names_the_uid_so_that_no_other_pod_of_that_name_is_hit() {
+        let (result, requests) = evict(json!([pod("llm-0", json!({}))]), 409);
+        let text = result.unwrap_err();
+        assert!(text.contains("ml/llm-0") && text.contains("(409)"), "{text}");
+        let (line, body) = &requests[0];
+        assert!(line.starts_with("POST /api/v1/namespaces/ml/pods/llm-0/eviction"), "{line}");
+        assert_eq!(body["deleteOptions"]["preconditions"]["uid"], "llm-0");
+    }
 }

@@ -4,6 +4,8 @@
 
 mod held;
 #[cfg(test)]
+pub mod scripted;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;
@@ -15,7 +17,6 @@ use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Request as ApiRequest;
 use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams};
-use kube::core::subresource::EvictParams;
 use kube::{Client, Config};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -41,6 +42,10 @@ const MOST_CHARS: usize = 400;
 const MANAGER: &str = "umawarden";
 
 const NODES: &str = "/api/v1/nodes";
+
+/// The kubelet's mark of pods that it runs from a file
+/// (k8s.io/kubernetes/pkg/kubelet/types/pod_update.go).
+const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Why a request has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -108,6 +113,29 @@ pub struct NodePod {
     pub name: String,
     /// Its UID.
     pub uid: String,
+    /// Why an eviction does not end it for good: the kubelet or a controller runs it here again,
+    /// also on a cordoned node.
+    pub stays: Option<&'static str>,
+}
+
+impl NodePod {
+    /// `None` for what is no pod.
+    fn read(pod: &Value) -> Option<Self> {
+        let metadata = pod.get("metadata")?;
+        let text = |key: &str| Some(metadata.get(key)?.as_str()?.to_owned());
+        let owners = metadata.get("ownerReferences").and_then(Value::as_array);
+        let is_daemon_set = |owner: &Value| {
+            owner.get("kind").and_then(Value::as_str) == Some("DaemonSet")
+                && owner.get("controller").and_then(Value::as_bool) == Some(true)
+        };
+        let is_mirror =
+            metadata.get("annotations").is_some_and(|notes| notes.get(MIRROR).is_some());
+        let stays = match owners.is_some_and(|owners| owners.iter().any(is_daemon_set)) {
+            true => Some("of a DaemonSet"),
+            false => is_mirror.then_some("a static pod"),
+        };
+        Some(Self { namespace: text("namespace")?, name: text("name")?, uid: text("uid")?, stays })
+    }
 }
 
 /// A connection to the API server for one node.
@@ -256,21 +284,27 @@ impl NodeApi {
             matches!(phase, Some("Succeeded" | "Failed"))
         };
         let pods = list.get("items").and_then(Value::as_array).into_iter().flatten();
-        let pods = pods.filter(|pod| !has_ended(pod)).filter_map(|pod| {
-            let text = |key: &str| Some(pod.get("metadata")?.get(key)?.as_str()?.to_owned());
-            Some(NodePod { namespace: text("namespace")?, name: text("name")?, uid: text("uid")? })
-        });
-        Ok(pods.collect())
+        Ok(pods.filter(|pod| !has_ended(pod)).filter_map(NodePod::read).collect())
     }
 
     /// Asks for the eviction of a pod, which its PodDisruptionBudget may refuse (429).
     ///
     /// # Errors
-    /// See [`ApiError`]; 404: it has gone.
+    /// See [`ApiError`]; 404: it has gone; 409: another pod has its name.
     pub async fn evict(&self, pod: &NodePod) -> Result<(), ApiError> {
-        let NodePod { namespace, name, .. } = pod;
+        let NodePod { namespace, name, uid, .. } = pod;
         let pods = format!("/api/v1/namespaces/{namespace}/pods");
-        let request = ApiRequest::new(pods).evict(name, &EvictParams::default());
+        // Without a version it is of any that the server knows.
+        let eviction = json!({
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        });
+        let request = ApiRequest::new(pods).create_subresource(
+            "eviction",
+            name,
+            &PostParams::default(),
+            eviction.to_string().into_bytes(),
+        );
         self.ask::<Value>("evict a pod", request).await.map(drop)
     }
 
