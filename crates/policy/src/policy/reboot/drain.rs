@@ -1,5 +1,8 @@
 //! Engines that are stopped in order before a reboot, where that is configured.
 //!
+//! Where pods are evicted, that comes first, with the slot: engines of pods hold the reboot only if
+//! they run after it.
+//!
 //! No engine is stopped while another one blocks the reboot, since it is protected or ignores its
 //! stop requests, or while the cluster has not granted the slot.
 
@@ -11,11 +14,15 @@ use super::pending::{AGAIN_AFTER, PendingReboot, Stage, begin};
 use super::{RebootContext, RebootHold, Reboots};
 use crate::model::{
     Action, Decision, EnginePhase, EngineTarget, HoldReason, MemoryState, Outcome, OutcomeResult,
-    ScheduledReboot, Target, counted,
+    RebootForce, ScheduledReboot, Target, counted,
 };
 
 /// How long an engine has to end before it is killed.
 const GRACE_MS: u64 = 20_000;
+
+/// After evictions in vain pods are left alone for this time, which doubles.
+const EVICTED_AGAIN_AFTER: Duration = Duration::from_secs(600);
+const EVICTED_AGAIN_AT_MOST: Duration = Duration::from_secs(24 * 3_600);
 
 /// Most stop requests to one engine.
 const MOST_STOPS: u32 = 3;
@@ -94,9 +101,11 @@ impl Drain {
 }
 
 impl PendingReboot {
-    /// Whether there was no sample of engines since the end of the last stop.
-    fn awaits_observation(&self, context: &RebootContext<'_>) -> bool {
-        self.drain.ended.is_some_and(|ended| !context.engines.has_sampled_since(ended))
+    /// The slot is released since engines run after the eviction of pods: their pods come back.
+    pub(super) fn evicted_in_vain(&mut self, now: Duration) {
+        let pause = EVICTED_AGAIN_AFTER.saturating_mul(1 << self.evicted_in_vain.min(16));
+        self.evicted_in_vain = self.evicted_in_vain.saturating_add(1);
+        self.not_evicted_before = now.saturating_add(pause.min(EVICTED_AGAIN_AT_MOST));
     }
 
     /// Takes the report on the stop that is waited for.
@@ -118,20 +127,38 @@ impl PendingReboot {
 }
 
 impl Reboots {
+    /// Whether there was no sample of engines since the end of the last stop, or of the evictions.
+    fn awaits_observation(&self, pending: &PendingReboot, context: &RebootContext<'_>) -> bool {
+        let ended = pending.drain.ended.max(self.evicted(&pending.scheduled.plan));
+        ended.is_some_and(|ended| !context.engines.has_sampled_since(ended))
+    }
+
     /// What holds it back of engines: one that runs where none is stopped, or one that cannot be.
+    /// Engines of pods hold it only after the eviction of their pods.
     pub(super) fn hold_for_engines(&self, context: &RebootContext<'_>) -> Option<RebootHold> {
         let pending = self.pending.as_ref()?;
         let plan = &pending.scheduled.plan;
         let living = context.engines.living(context.at.uptime);
-        let Some(living) = living.value().filter(|_| self.drains(plan)) else {
+        let ends_engines = self.drains(plan) || self.evicts(plan);
+        let Some(living) = living.value().filter(|_| ends_engines) else {
             return self.engines_hold(plan, &context.facts());
         };
-        if pending.awaits_observation(context) {
+        if self.awaits_observation(pending, context) {
             return None;
         }
-        if let Some(name) = first_protected(living, context) {
+        // Whether the reboot ends engines in any case.
+        let ends_all = plan.force.contains(&RebootForce::Engines) || is_wedged(context);
+        let may_protect = self.drains(plan) || !ends_all;
+        if let Some(name) = first_protected(living, context).filter(|_| may_protect) {
             let text = format!("engine {name} runs, and is protected");
             return Some(RebootHold::new(HoldReason::Protected, text));
+        }
+        if !self.drains(plan) {
+            let was_in_vain = context.at.uptime < pending.not_evicted_before;
+            return match self.evicted(plan) {
+                None if !was_in_vain => self.engines_hold_but_evicted(plan, &context.facts()),
+                _ => self.engines_hold(plan, &context.facts()).map(after_eviction),
+            };
         }
         let in_vain = || living.iter().find_map(|(name, _)| pending.drain.in_vain(name));
         if let Some(text) = (!is_wedged(context)).then(in_vain).flatten() {
@@ -150,11 +177,12 @@ impl Reboots {
     pub(super) fn drain(&mut self, context: &mut RebootContext<'_>) -> Result<bool, RebootHold> {
         let Some(pending) = &self.pending else { return Ok(false) };
         let living = context.engines.living(context.at.uptime);
-        let Some(living) = living.value().filter(|_| self.drains(&pending.scheduled.plan)) else {
-            return Ok(false);
-        };
-        if pending.awaits_observation(context) {
+        let Some(living) = living.value() else { return Ok(false) };
+        if self.awaits_observation(pending, context) {
             return Ok(true);
+        }
+        if !self.drains(&pending.scheduled.plan) {
+            return Ok(false);
         }
         let Some(name) = pending.drain.next(living, context) else { return Ok(false) };
         let Some(engine) = context.engines.target_of(name) else { return Ok(false) };
@@ -188,6 +216,10 @@ impl Reboots {
         self.has_changed = true;
         Ok(())
     }
+}
+
+fn after_eviction(held: RebootHold) -> RebootHold {
+    RebootHold { text: format!("{}, after the eviction of pods", held.text).into(), ..held }
 }
 
 /// With a stuck driver an engine may end on no signal.

@@ -42,6 +42,9 @@ pub(super) struct PendingReboot {
     way: Option<RebootWay>,
     /// The engines to stop first.
     pub(super) drain: Drain,
+    /// How often engines ran after the eviction of their pods, and the time until the next one.
+    pub(super) evicted_in_vain: u32,
+    pub(super) not_evicted_before: Duration,
     /// Earliest next attempt after a refusal.
     pub(super) not_before: Duration,
     /// Time of the last progress.
@@ -87,6 +90,8 @@ impl PendingReboot {
             warned_until: None,
             way: None,
             drain: Drain::default(),
+            evicted_in_vain: 0,
+            not_evicted_before: Duration::ZERO,
             not_before: Duration::ZERO,
             moved: act.since,
         }

@@ -53,7 +53,8 @@ impl Reboots {
         self.hold(plan, facts)
             .or_else(|| self.users_hold(plan, facts).filter(|_| asks && !self.warns()))
             .or_else(|| {
-                self.engines_hold(plan, facts).filter(|_| checks_engines && !self.drains(plan))
+                let checks_engines = checks_engines && !self.drains(plan);
+                self.engines_hold_but_evicted(plan, facts).filter(|_| checks_engines)
             })
     }
 
@@ -185,17 +186,38 @@ impl Reboots {
         plan: &RebootPlan,
         facts: &RebootFacts<'_>,
     ) -> Option<RebootHold> {
+        self.hold_of_engines(plan, facts, |_| true)
+    }
+
+    /// The same but for engines whose pods are evicted before the reboot.
+    pub(super) fn engines_hold_but_evicted(
+        &self,
+        plan: &RebootPlan,
+        facts: &RebootFacts<'_>,
+    ) -> Option<RebootHold> {
+        let evicts = self.evicts(plan);
+        self.hold_of_engines(plan, facts, |name| !(evicts && facts.engines.is_in_pod(name)))
+    }
+
+    fn hold_of_engines(
+        &self,
+        plan: &RebootPlan,
+        facts: &RebootFacts<'_>,
+        counts: impl Fn(&str) -> bool,
+    ) -> Option<RebootHold> {
         let is_wedged = facts.memory_state() == Some(MemoryState::Wedged);
         let is_forced = plan.force.contains(&RebootForce::Engines);
         if self.is_rehearsal || is_forced || is_wedged {
             return None;
         }
         match facts.engines.living(facts.at.uptime) {
-            Reading::Value([]) => None,
             Reading::Value(engines) => {
-                let named = engines.iter().take(MOST_NAMED);
+                let named = engines.iter().filter(|(name, _)| counts(name)).take(MOST_NAMED);
                 let named: Vec<String> =
                     named.map(|(name, phase)| format!("{name} ({phase})")).collect();
+                if named.is_empty() {
+                    return None;
+                }
                 let text = format!("engines run: {}", named.join(", "));
                 Some(RebootHold::new(HoldReason::EnginesRun, text))
             }

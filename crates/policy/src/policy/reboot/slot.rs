@@ -3,6 +3,8 @@
 //!
 //! Engines are down from the first stop on. So a node without the slot must not stop any, and a
 //! node that has the slot and waits for another guard rail must not delay all other nodes.
+//!
+//! With Kubernetes the same act cordons the node before, and evicts pods after.
 
 use std::time::Duration;
 
@@ -93,6 +95,17 @@ impl Reboots {
         self.settings.lock.as_ref().filter(|_| !is_forced)
     }
 
+    /// Whether the pods of engines are evicted for that reboot, once its slot is granted.
+    pub(super) fn evicts(&self, plan: &RebootPlan) -> bool {
+        let drain = self.lock_for(plan).and_then(|lock| lock.drain.as_ref());
+        drain.is_some_and(|drain| drain.evict)
+    }
+
+    /// When the last evictions have ended, if they were not in vain.
+    pub(super) fn evicted(&self, plan: &RebootPlan) -> Option<Duration> {
+        self.slot.granted.filter(|_| self.evicts(plan) && self.has_slot(plan))
+    }
+
     /// Whether no slot is needed, or the last response has granted it.
     pub(super) fn has_slot(&self, plan: &RebootPlan) -> bool {
         let is_of = |lock| self.slot.granted.is_some() && self.slot.held.as_ref() == Some(lock);
@@ -178,7 +191,17 @@ impl Reboots {
             return;
         };
         let lost = if pending.drain.has_begun() { ", and engines are stopped for it" } else { "" };
-        let text = format!("the cluster's lock has given no slot{lost}: {why}");
+        let drain = self.slot.held.as_ref().filter(|lock| lock.drain.is_some());
+        // Pods that end take time: a rail that holds meanwhile must not undo the cordon at once.
+        if drain.is_some() {
+            pending.moved_on(now);
+        }
+        let what = match drain.map(|lock| lock.url.is_empty()) {
+            None => "the cluster's lock has given no slot",
+            Some(true) => "the Kubernetes node is not drained",
+            Some(false) => "the Kubernetes node is not drained, or has no slot",
+        };
+        let text = format!("{what}{lost}: {why}");
         pending.hold(RebootHold::new(HoldReason::NoSlot, text));
         self.slot.taken.put_off(now);
         pending.not_before = self.slot.taken.not_before;
@@ -204,6 +227,13 @@ impl Reboots {
         let rule = pending.map(|ScheduledReboot { rule, .. }| rule.clone()).or_else(last);
         let action = Action::Reboot(Box::new(RebootAct::ReleaseSlot(lock)));
         let act = self.act(&rule.unwrap_or_else(order::rule), action, context);
+        let was_in_vain = self.pending.as_ref().is_some_and(|pending| {
+            let is_held = |reason| pending.held.as_ref().is_some_and(|held| held.reason == reason);
+            is_held(HoldReason::EnginesRun) && self.evicted(&pending.scheduled.plan).is_some()
+        });
+        if let Some(pending) = self.pending.as_mut().filter(|_| was_in_vain) {
+            pending.evicted_in_vain(now);
+        }
         self.slot.releasing = Some(act);
         self.slot.granted = None;
         self.has_changed = true;

@@ -1,6 +1,7 @@
 //! Reboots through the whole policy, on a node whose driver is stuck.
 
 mod drain;
+mod evict;
 mod loss;
 mod sentinel;
 mod slot;

@@ -18,7 +18,7 @@ fn of_cluster(engines: &[&str]) -> RebootWorld {
 }
 
 impl RebootWorld {
-    fn waits_until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+    pub(super) fn waits_until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         for _ in 0..60 {
             if is_so(self) {
                 return;
