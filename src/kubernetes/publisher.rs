@@ -8,7 +8,8 @@ use serde_json::json;
 use super::backoff::Backoff;
 use super::conditions::{self, ConditionState, as_json};
 use super::events::EventBook;
-use super::{KubernetesSetup, Tally, resource};
+use super::resource::Requestable;
+use super::{KubernetesSetup, Tally};
 use crate::clients::kubernetes::{ApiError, NodeApi, Reported, node_name};
 use crate::model::{KubernetesSettings, Moment};
 use crate::policy::status::Status;
@@ -46,6 +47,7 @@ pub(super) struct Publisher {
     api: Option<NodeApi>,
     tally: Arc<Tally>,
     report: Report,
+    requestable: Requestable,
     /// A new figure of memory, and since when.
     settling: Option<(u64, Duration)>,
     of_status: Backoff,
@@ -62,6 +64,7 @@ impl Publisher {
             api: None,
             tally,
             report: Report::default(),
+            requestable: Requestable::default(),
             settling: None,
             of_status: Backoff::default(),
             events: EventBook::new(node.clone(), (setup.clock)().utc),
@@ -107,7 +110,7 @@ impl Publisher {
     /// `Ok(false)`: nothing was due.
     async fn send_status(&mut self, status: &Status, now: Moment) -> Result<bool, ApiError> {
         let states = conditions::states(&self.setup.settings.conditions, &status.rules);
-        let mebibytes = self.requestable(status, now.uptime);
+        let mebibytes = self.offered(status, now.uptime);
         if states.is_empty() && mebibytes.is_none() || !self.is_due(&states, mebibytes, now.uptime)
         {
             return Ok(false);
@@ -143,12 +146,12 @@ impl Publisher {
     }
 
     /// The memory that is offered: the last figure until a new one has stayed.
-    fn requestable(&mut self, status: &Status, now: Duration) -> Option<u64> {
+    fn offered(&mut self, status: &Status, now: Duration) -> Option<u64> {
         if !self.setup.settings.extended_resource {
             return None;
         }
         let offered = self.report.mebibytes;
-        let Some(found) = resource::mebibytes(status) else { return offered };
+        let Some(found) = self.requestable.mebibytes(status) else { return offered };
         if offered.is_none() || offered == Some(found) {
             self.settling = None;
             return Some(found);

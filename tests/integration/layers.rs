@@ -89,7 +89,11 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     ("actions", &["model", "parse", "engines", "clients", "supervisors", "sys", "files"], false),
     ("traces", &["model"], true),
     ("otlp", &["model", "policy::status", "clients::collector", "clients::http", "traces"], false),
-    ("kubernetes", &["model", "policy::status", "clients::kubernetes"], false),
+    (
+        "kubernetes",
+        &["model", "policy::memory_parts", "policy::status", "clients::kubernetes"],
+        false,
+    ),
     (
         "daemon",
         &[

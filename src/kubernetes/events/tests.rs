@@ -46,7 +46,7 @@ fn entry(second: i64, text: &str, times: u64) -> Happened {
     }
 }
 
-fn status(happened: &[Happened]) -> Status {
+pub(in crate::kubernetes) fn status(happened: &[Happened]) -> Status {
     let moment = Moment { uptime: Duration::ZERO, utc: at(0) };
     let policy = Policy::new(moment, Mode::Observe, &RuleSet::default(), DecisionId(1));
     let mut status = { policy }.status(moment);
@@ -145,7 +145,7 @@ fn what_was_before_the_start_or_needs_nobody_is_left_out() {
     assert_eq!([&request.body["type"], &request.body["reason"]], ["Normal", "MemoryLeaked"]);
 }
 
-fn engine(engine: EngineSeen) -> EngineStatus {
+pub(in crate::kubernetes) fn engine(engine: EngineSeen) -> EngineStatus {
     EngineStatus {
         engine,
         phase: EnginePhase::Ready,
