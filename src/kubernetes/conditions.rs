@@ -1,13 +1,14 @@
 //! Conditions of the node, from the state of alerts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::clients::kubernetes::Reported;
-use crate::model::NodeCondition;
-use crate::policy::status::{RuleState, RuleStatus};
+use crate::model::{MemoryState, NodeCondition};
+use crate::policy::status::{RuleState, RuleStatus, Status};
 
 /// The longest message, in characters.
 const MOST_CHARS: usize = 500;
@@ -21,12 +22,38 @@ pub(super) struct ConditionState {
     pub(super) message: String,
 }
 
-/// The present states.
-pub(super) fn states(conditions: &[NodeCondition], rules: &[RuleStatus]) -> Vec<ConditionState> {
-    conditions.iter().map(|condition| state(condition, rules)).collect()
+/// Alerts are quiet after a start, whatever the node was like before. A leak takes five minutes and
+/// the remedies before it, a wedge half a minute.
+const SETTLES_AFTER: Duration = Duration::from_secs(600);
+
+/// The same for a node whose memory is well.
+const WELL_AFTER: Duration = Duration::from_secs(120);
+
+/// The present states; `before` are those that this process has reported.
+pub(super) fn states(
+    conditions: &[NodeCondition],
+    status: &Status,
+    before: &[ConditionState],
+) -> Vec<ConditionState> {
+    let has_settled = has_settled(status);
+    let was_known = |condition: &NodeCondition| {
+        let mut known = before.iter().filter(|before| before.status != "Unknown");
+        known.any(|before| before.kind == condition.kind)
+    };
+    let one = |condition: &NodeCondition| {
+        state(condition, &status.rules, has_settled || was_known(condition))
+    };
+    conditions.iter().map(one).collect()
 }
 
-fn state(condition: &NodeCondition, rules: &[RuleStatus]) -> ConditionState {
+/// Whether an alert that does not fire shows that nothing is wrong.
+fn has_settled(status: &Status) -> bool {
+    let watched = status.at.uptime.saturating_sub(status.started.uptime);
+    let is_well = matches!(status.assessment.state, MemoryState::Clean | MemoryState::InUse);
+    watched >= if is_well { WELL_AFTER } else { SETTLES_AFTER }
+}
+
+fn state(condition: &NodeCondition, rules: &[RuleStatus], has_settled: bool) -> ConditionState {
     let NodeCondition { kind, alerts } = condition;
     let its = |state: RuleState| {
         let is_named = |rule: &&RuleStatus| alerts.contains(&rule.rule.alert);
@@ -39,6 +66,9 @@ fn state(condition: &NodeCondition, rules: &[RuleStatus]) -> ConditionState {
         let why = rule.unknown.first().map(|why| format!(": {why}")).unwrap_or_default();
         let message = format!("{} cannot be evaluated{why}", rule.rule.alert);
         ("Unknown", "AlertUnknown".to_owned(), message)
+    } else if is_known && !has_settled {
+        let message = "umawarden was started minutes ago, and cannot know it yet";
+        ("Unknown", "NotSettled".to_owned(), message.to_owned())
     } else if is_known {
         let message = format!("none of these alerts fires: {}", alerts.join(", "));
         ("False", format!("No{kind}"), message)
@@ -99,7 +129,8 @@ pub(super) fn second(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubernetes::events::tests::rule;
+    use crate::kubernetes::events::tests::{rule, status};
+    use crate::model::MemoryAssessment;
 
     fn condition() -> NodeCondition {
         NodeCondition { kind: "Tight".into(), alerts: vec!["A".into(), "B".into()] }
@@ -110,7 +141,7 @@ mod tests {
         use RuleState::{Firing, Inactive, Pending, Unknown};
         let all = |rules: &[(&str, RuleState)]| {
             let rules: Vec<RuleStatus> = rules.iter().map(|(a, state)| rule(a, *state)).collect();
-            let state = state(&condition(), &rules);
+            let state = state(&condition(), &rules, true);
             (state.status, state.reason)
         };
         let found = |status, reason: &str| (status, reason.to_owned());
@@ -121,10 +152,39 @@ mod tests {
         assert_eq!(all(&[("C", Firing)]), found("Unknown", "NoRule"));
     }
 
+    /// A node that has leaked is restarted: it must not be well until the leak shows again.
+    #[test]
+    fn a_quiet_alert_proves_nothing_until_umawarden_has_watched_for_a_while() {
+        let mut node = status(&[]);
+        let mut found = |seconds, memory, state, before: &[ConditionState]| {
+            node.at.uptime = node.started.uptime + Duration::from_secs(seconds);
+            node.rules = [rule("A", state)].into();
+            let assessment = MemoryAssessment::unknown(node.at.utc);
+            node.assessment = Arc::new(MemoryAssessment { state: memory, ..assessment });
+            states(&[condition()], &node, before).remove(0)
+        };
+        use MemoryState::{Clean, Reclaimable};
+        use RuleState::{Firing, Inactive};
+        for (seconds, memory, status) in [
+            (60, Clean, "Unknown"),
+            (120, Clean, "False"),
+            (599, Reclaimable, "Unknown"),
+            (600, Reclaimable, "False"),
+        ] {
+            let state = found(seconds, memory, Inactive, &[]);
+            assert_eq!(state.status, status, "{seconds} {memory}");
+        }
+        let fired = found(5, Reclaimable, Firing, &[]);
+        assert_eq!(fired.status, "True");
+        let over = found(60, Reclaimable, Inactive, &[fired]);
+        assert_eq!((over.status, &*over.reason), ("False", "NoTight"), "this run has seen it");
+        assert_eq!(found(70, Reclaimable, Inactive, &[over]).status, "False");
+    }
+
     #[test]
     fn the_time_of_a_transition_stays_while_the_status_does() {
         let now: Timestamp = "2026-11-27T10:00:00.7Z".parse().unwrap();
-        let states = states(&[condition()], &[rule("A", RuleState::Firing)]);
+        let states = [state(&condition(), &[rule("A", RuleState::Firing)], true)];
         let before = |status: &str| Reported {
             kind: "Tight".to_owned(),
             status: status.to_owned(),

@@ -109,7 +109,8 @@ impl Publisher {
 
     /// `Ok(false)`: nothing was due.
     async fn send_status(&mut self, status: &Status, now: Moment) -> Result<bool, ApiError> {
-        let states = conditions::states(&self.setup.settings.conditions, &status.rules);
+        let (named, before) = (&self.setup.settings.conditions, &self.report.states);
+        let states = conditions::states(named, status, before);
         let mebibytes = self.offered(status, now.uptime);
         if states.is_empty() && mebibytes.is_none() || !self.is_due(&states, mebibytes, now.uptime)
         {
