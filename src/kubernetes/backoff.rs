@@ -14,6 +14,8 @@ pub(super) struct Backoff {
     not_before: Duration,
     /// The error that was reported last.
     reported: Option<String>,
+    /// The refusal of a single request that was reported last.
+    refusal: Option<String>,
 }
 
 impl Backoff {
@@ -27,7 +29,16 @@ impl Backoff {
         if self.reported.is_some() {
             tracing::info!(feature, "Kubernetes answers again");
         }
-        *self = Self::default();
+        *self = Self { refusal: self.refusal.take(), ..Self::default() };
+    }
+
+    /// A single request was refused, which delays no other. Each refusal is logged once.
+    pub(super) fn refused(&mut self, feature: &str, error: &ApiError) {
+        let text = error.to_string();
+        if self.refusal.as_ref() != Some(&text) {
+            tracing::warn!(feature, "{text}");
+            self.refusal = Some(text);
+        }
     }
 
     /// It has failed. `spread`, from 0 to 1, keeps the nodes of a cluster apart. An error is logged

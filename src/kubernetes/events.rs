@@ -25,6 +25,9 @@ const KNOWN_FOR: Duration = Duration::from_secs(3_600);
 /// Between two updates of one Event.
 const UPDATED_EVERY: Duration = Duration::from_secs(60);
 
+/// Until a refused Event is tried again: it takes a person to give a right.
+const REFUSED_FOR: Duration = Duration::from_secs(300);
+
 /// The bucket of each object.
 const MOST_AT_ONCE: f64 = 25.0;
 const REFILLED_EVERY: Duration = Duration::from_secs(300);
@@ -78,6 +81,8 @@ struct Waiting {
     is_warning: bool,
     times: u64,
     at: Timestamp,
+    /// It was refused, and is not tried before.
+    not_before: Duration,
 }
 
 /// An Event that the server has.
@@ -144,7 +149,8 @@ impl EventBook {
             for object in [Some(Object::Node), pod].into_iter().flatten() {
                 let key = Key { object, reason: reason(entry), text: entry.text.clone() };
                 let is_warning = entry.level != HappenedLevel::Info;
-                self.add(Waiting { key, is_warning, times, at: entry.at }, now);
+                let at = entry.at;
+                self.add(Waiting { key, is_warning, times, at, not_before: now }, now);
             }
         }
         self.take_leases(status, now);
@@ -163,8 +169,8 @@ impl EventBook {
             let key = Key { object: Object::of(pod), reason: reason.to_owned(), text };
             if self.starts.get(&lease.request.id) != Some(&key) {
                 let at = status.at.utc;
-                let event = Waiting { key: key.clone(), is_warning: false, times: 1, at };
-                self.add(event, now);
+                let (key, is_warning) = (key.clone(), false);
+                self.add(Waiting { key, is_warning, times: 1, at, not_before: now }, now);
             }
             starts.insert(Arc::clone(&lease.request.id), key);
         }
@@ -208,7 +214,8 @@ impl EventBook {
         self.known.retain(|_, known| now.saturating_sub(known.written) < KNOWN_FOR);
         let is_due = |waiting: &Waiting| {
             let known = self.known.get(&waiting.key);
-            known.is_none_or(|known| now.saturating_sub(known.written) >= UPDATED_EVERY)
+            now >= waiting.not_before
+                && known.is_none_or(|known| now.saturating_sub(known.written) >= UPDATED_EVERY)
         };
         let place = self.waiting.iter().position(is_due)?;
         let waiting = self.waiting.remove(place)?;
@@ -218,7 +225,7 @@ impl EventBook {
     }
 
     fn request(&self, waiting: &Waiting) -> Request {
-        let Waiting { key, is_warning, times, at } = waiting;
+        let Waiting { key, is_warning, times, at, .. } = waiting;
         let (at, namespace) = (second(*at), key.object.namespace().to_owned());
         if let Some(known) = self.known.get(key) {
             let count = known.count + times;
@@ -261,7 +268,15 @@ impl EventBook {
         }
     }
 
-    /// The request cannot be carried out, whenever: its namespace is being removed.
+    /// The request was refused for now. Others are not delayed by it.
+    pub(super) fn refused(&mut self, now: Duration) {
+        if let Some(waiting) = self.waiting.front_mut() {
+            waiting.not_before = now.saturating_add(REFUSED_FOR);
+        }
+    }
+
+    /// The request cannot be carried out, whenever: its namespace is being removed, or the server
+    /// does not accept it as it is.
     pub(super) fn give_up(&mut self) {
         if self.waiting.pop_front().is_some() {
             self.dropped += 1;

@@ -101,10 +101,16 @@ impl Publisher {
         let reported = self.report.reported.take().unwrap_or_default();
         let now = (self.setup.clock)();
         let patch = json!({"conditions": as_json(&states, &reported, now.utc)});
-        if let Some(api) = &self.api {
-            // The last heartbeat says how old the conditions are.
-            let _ = tokio::time::timeout(LEAVING_TAKES, api.patch_status(patch)).await;
-        }
+        // The end may have come during a request, or after an error: both close the connection.
+        let farewell = async {
+            let api = match self.api.take() {
+                Some(api) => api,
+                None => NodeApi::open(&self.setup.settings.access).await?,
+            };
+            api.patch_status(patch).await
+        };
+        // The last heartbeat says how old the conditions are.
+        let _ = tokio::time::timeout(LEAVING_TAKES, farewell).await;
     }
 
     /// `Ok(false)`: nothing was due.
@@ -168,7 +174,6 @@ impl Publisher {
         let mut is_any = false;
         for _ in 0..MOST_EVENTS {
             let Some(request) = self.events.next(now.uptime) else { break };
-            is_any = true;
             let (namespace, body) = (&*request.namespace, request.body.clone());
             let sent = match &request.name {
                 Some(name) => {
@@ -181,7 +186,10 @@ impl Publisher {
                 }
             };
             match sent {
-                Ok(name) => self.events.written(&request, name, now.uptime),
+                Ok(name) => {
+                    is_any = true;
+                    self.events.written(&request, name, now.uptime);
+                }
                 Err(error) if error.code() == Some(404) && request.name.is_some() => {
                     self.events.expired();
                 }
@@ -190,6 +198,15 @@ impl Publisher {
                     if matches!(error.code(), Some(403 | 404)) && is_of_namespace(&error) =>
                 {
                     self.events.give_up();
+                }
+                // A quota, a webhook, or a right for one namespace: others may be written.
+                Err(error) if matches!(error.code(), Some(403)) => {
+                    self.events.refused(now.uptime);
+                    self.of_events.refused("events", &error);
+                }
+                Err(error) if matches!(error.code(), Some(400 | 413 | 422)) => {
+                    self.events.give_up();
+                    self.of_events.refused("events", &error);
                 }
                 Err(error) => return Err(error),
             }
@@ -257,7 +274,12 @@ fn spread(node: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use arc_swap::ArcSwap;
+
     use super::*;
+    use crate::clients::kubernetes::scripted::serve;
+    use crate::kubernetes::events::tests::of_an_engine_that_died;
+    use crate::model::Happened;
 
     /// One node's requests for conditions, second by second.
     struct Node {
@@ -281,6 +303,68 @@ mod tests {
                 self.backoff.failed("conditions", &error, now, self.spread);
             }
             true
+        }
+    }
+
+    fn now() -> Moment {
+        Moment { uptime: Duration::from_secs(1_000), utc: jiff::Timestamp::UNIX_EPOCH }
+    }
+
+    fn publisher(settings: KubernetesSettings, status: Status) -> (Publisher, Arc<Tally>) {
+        let (status, tally) = (Arc::new(ArcSwap::from_pointee(status)), Arc::<Tally>::default());
+        let setup = KubernetesSetup { settings, status, clock: now };
+        (Publisher::new(setup, Arc::clone(&tally)), tally)
+    }
+
+    #[test]
+    fn the_farewell_needs_no_open_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let (access, requests) = serve(folder.path(), |_, _| (200, json!({"metadata": {}})));
+        let settings = KubernetesSettings { access, events: false, ..Default::default() };
+        let (mut publisher, _) = publisher(settings, of_an_engine_that_died());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            publisher.turn().await;
+            publisher.api = None;
+            publisher.leave().await;
+        });
+        let requests = requests.lock().unwrap();
+        let (line, body) = requests.last().unwrap();
+        assert!(line.starts_with("PATCH /api/v1/nodes/n/status"), "{line}");
+        assert_eq!(body["status"]["conditions"][0]["reason"], "UmawardenStopped", "{requests:?}");
+    }
+
+    /// A quota of one namespace, or a webhook that takes no such Event.
+    #[test]
+    fn a_refused_event_delays_no_other() {
+        for (code, dropped) in [(403, 0), (422, 1)] {
+            let folder = tempfile::tempdir().unwrap();
+            let (access, requests) = serve(folder.path(), move |line, _| {
+                let is_pods = line.contains("/namespaces/models/");
+                let code = if is_pods { code } else { 201 };
+                (code, json!({"message": "exceeded quota", "metadata": {"name": "e"}}))
+            });
+            let mut status = of_an_engine_that_died();
+            let died = status.happened[0].clone();
+            let later = Happened { text: "Xid 31".to_owned(), engine: None, ..died.clone() };
+            status.happened = [later, died].into();
+            let settings = KubernetesSettings {
+                access,
+                conditions: Vec::new(),
+                ..KubernetesSettings::default()
+            };
+            let (mut publisher, tally) = publisher(settings, status);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.unwrap();
+            for _ in 0..3 {
+                runtime.block_on(publisher.turn());
+            }
+            let lines = requests.lock().unwrap();
+            let lines: Vec<&str> = lines.iter().map(|(line, _)| line.as_str()).collect();
+            let of = |namespace| format!("POST /api/v1/namespaces/{namespace}/events? HTTP/1.1");
+            assert_eq!(lines, ["default", "models", "default"].map(of), "{code}");
+            assert_eq!((tally.succeeded(), tally.failed()), (2, 1), "{code}");
+            assert_eq!(tally.dropped_events(), dropped, "{code}");
         }
     }
 

@@ -120,6 +120,20 @@ fn what_waits_is_kept_while_the_server_is_away_and_bounded() {
 }
 
 #[test]
+fn a_refused_event_waits_behind_the_others() {
+    let mut book = book();
+    book.take(&status(&[entry(2, "b", 1), entry(1, "a", 1)]), NOW);
+    assert_eq!(book.next(NOW).unwrap().body["message"], "a");
+    book.refused(NOW);
+    let request = book.next(NOW).unwrap();
+    assert_eq!(request.body["message"], "b");
+    book.written(&request, Some("b".to_owned()), NOW);
+    assert_eq!(book.next(NOW), None);
+    let later = NOW + REFUSED_FOR;
+    assert_eq!(book.next(later).unwrap().body["message"], "a");
+}
+
+#[test]
 fn a_storm_of_different_texts_is_cut_off() {
     let mut book = book();
     for number in 0..100 {
@@ -191,8 +205,8 @@ fn a_pod_that_waits_for_memory_is_given_the_reason_once() {
     assert_eq!(said(&lease).as_deref(), Some("node-1 has reserved 90.0 GiB"));
 }
 
-#[test]
-fn an_event_of_an_engine_is_written_to_its_pod_too() {
+/// An Event of the node, and one of the pod `models/llm-0`.
+pub(in crate::kubernetes) fn of_an_engine_that_died() -> Status {
     let id = ProcessId { pid: 1, start_ticks: 1 };
     let mut seen = EngineSeen::new("llm".into(), EngineKind::Vllm, id, vec![], "t".into());
     let pod = Pod {
@@ -205,6 +219,12 @@ fn an_event_of_an_engine_is_written_to_its_pod_too() {
     let died = Happened { engine: Some("llm".to_owned()), ..entry(1, "llm has died", 1) };
     let mut status = status(&[died]);
     status.engines = [engine(seen)].into();
+    status
+}
+
+#[test]
+fn an_event_of_an_engine_is_written_to_its_pod_too() {
+    let status = of_an_engine_that_died();
     let mut book = book();
     book.take(&status, NOW);
     let mut objects = Vec::new();
