@@ -4,6 +4,7 @@
 //! of the program, and after a crash at the next start.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -17,10 +18,13 @@ const PASSES: u32 = 2;
 /// Between two attempts to undo an earlier run's changes 0, 1, 3, … calls are let pass.
 const MOST_SKIPPED: u32 = 31;
 
+/// Takes whether a request of an executor succeeded.
+pub type CountRequest = Box<dyn Fn(bool) + Send>;
+
 /// Changes a node.
-#[derive(Debug)]
 pub struct NodeExecutor {
     access: KubernetesAccess,
+    count: CountRequest,
     /// Made with the first act, and anew after an error: a kubeconfig may have changed.
     connection: Option<(Runtime, NodeApi)>,
     leftovers: Leftovers,
@@ -38,10 +42,27 @@ struct Leftovers {
     skipped: u32,
 }
 
+impl fmt::Debug for NodeExecutor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeExecutor").field("own", &self.own).finish_non_exhaustive()
+    }
+}
+
 impl NodeExecutor {
     /// Connects with its first act.
     pub fn new(access: KubernetesAccess) -> Self {
-        Self { access, connection: None, leftovers: Leftovers::default(), own: BTreeSet::new() }
+        Self {
+            access,
+            count: Box::new(|_| {}),
+            connection: None,
+            leftovers: Leftovers::default(),
+            own: BTreeSet::new(),
+        }
+    }
+
+    /// Has each change counted.
+    pub fn counting(self, count: CountRequest) -> Self {
+        Self { count, ..self }
     }
 
     /// Changes the node. Returns in words what that did.
@@ -59,6 +80,7 @@ impl NodeExecutor {
             None => connect(&self.access)?,
         };
         let result = runtime.block_on(request(&api));
+        (self.count)(result.is_ok());
         if result.is_ok() {
             self.connection = Some((runtime, api));
         }
@@ -139,6 +161,33 @@ impl Executor for NodeExecutor {
                 "a taint or a cordon may be left in the Kubernetes node: {error}; the next start \
                  undoes it"
             );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::clients::kubernetes::scripted::serve;
+
+    /// With conditions and events off, nothing else shows that there is a cluster.
+    #[test]
+    fn each_change_is_counted_from_the_undo_at_the_start_on() {
+        for (code, is_success) in [(200, true), (403, false)] {
+            let folder = tempfile::tempdir().unwrap();
+            let (access, _) = serve(folder.path(), move |_, _| {
+                (code, json!({"metadata": {"uid": "u", "resourceVersion": "1"}}))
+            });
+            let counted = Arc::new(Mutex::new(Vec::new()));
+            let count = Arc::clone(&counted);
+            let count = move |is_success| count.lock().unwrap().push(is_success);
+            let mut executor = NodeExecutor::new(access).counting(Box::new(count));
+            executor.begin();
+            assert_eq!(*counted.lock().unwrap(), [is_success]);
         }
     }
 }

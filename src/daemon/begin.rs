@@ -102,7 +102,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     // Threads that start from here on are raised like this one.
     let priority = settle_in();
     let ((sender, outcomes), evicting) = (channel(), Evicting::default());
-    let acting = (&evicting, temporary, &status);
+    let acting = (&evicting, temporary, &status, &kubernetes);
     let worker = start_worker(&journal, &pause, &wake, sender, &loaded, acting)?;
     // Last: a failed start must leave no open record.
     let black_box = BlackBox::start(&settings, boot.as_deref(), Arc::clone(&status), priority);
@@ -378,7 +378,12 @@ fn start_worker(
     wake: &Wake,
     outcomes: Sender<Outcome>,
     loaded: &Loaded,
-    (evicting, temporary, status): (&Evicting, TemporarySettings, &Arc<ArcSwap<Status>>),
+    (evicting, temporary, status, cluster): (
+        &Evicting,
+        TemporarySettings,
+        &Arc<ArcSwap<Status>>,
+        &kubernetes::Kubernetes,
+    ),
 ) -> anyhow::Result<ActionWorker> {
     let wake = wake.clone();
     let emptier = CacheEmptier {
@@ -427,7 +432,7 @@ fn start_worker(
         brake,
         start: lane(Box::new(start)),
         reboot: lane(Box::new(reboot)),
-        kubernetes: kubernetes::executor(&loaded.settings).map(lane),
+        kubernetes: kubernetes::executor(&loaded.settings, cluster).map(lane),
         outcomes,
         wake: Box::new(move || wake.notify()),
         clock: clock::now,

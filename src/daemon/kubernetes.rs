@@ -27,10 +27,19 @@ pub(super) fn start(
     Kubernetes::start(setup).context("cannot start the thread that reports to Kubernetes")
 }
 
-/// The executor of taints and cordons, if there is a cluster.
-pub(super) fn executor(settings: &Settings) -> Option<Box<dyn Executor + Send>> {
-    let kubernetes = settings.kubernetes.as_ref()?;
-    Some(Box::new(NodeExecutor::new(kubernetes.access.clone())))
+/// The executor of taints and cordons, if there is a cluster. Its changes count as requests.
+pub(super) fn executor(
+    settings: &Settings,
+    kubernetes: &Kubernetes,
+) -> Option<Box<dyn Executor + Send>> {
+    let access = settings.kubernetes.as_ref()?.access.clone();
+    let tally = kubernetes.tally().cloned();
+    let count = move |is_success| {
+        if let Some(tally) = &tally {
+            tally.asked(is_success, clock::now().utc_ms());
+        }
+    };
+    Some(Box::new(NodeExecutor::new(access).counting(Box::new(count))))
 }
 
 /// Has pods of this node's engines evicted before a reboot, as the snapshot knows them.

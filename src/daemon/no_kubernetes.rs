@@ -35,7 +35,7 @@ pub(super) fn start(settings: &Settings, _: &Arc<ArcSwap<Status>>) -> anyhow::Re
     Ok(Kubernetes)
 }
 
-pub(super) fn executor(_: &Settings) -> Option<Box<dyn Executor + Send>> {
+pub(super) fn executor(_: &Settings, _: &Kubernetes) -> Option<Box<dyn Executor + Send>> {
     None
 }
 

@@ -27,7 +27,7 @@ impl Default for Tally {
 
 impl Tally {
     /// Counts a request.
-    pub(super) fn asked(&self, is_success: bool, utc_ms: i64) {
+    pub fn asked(&self, is_success: bool, utc_ms: i64) {
         if is_success {
             self.succeeded.fetch_add(1, Ordering::Relaxed);
             self.last_success_ms.store(utc_ms, Ordering::Relaxed);

@@ -203,7 +203,23 @@ fn a_server_that_fails_in_any_way_delays_nothing_and_all_comes_in_the_end() {
     daemon.wait_until("reported", |_| {
         api.content().condition("Tight").is_some() && taints(&api).len() == 1
     });
-    assert!(daemon.log().contains("(503)"), "{}", daemon.log());
+    let log = daemon.log();
+    assert!(log.contains("(503)") && !log.contains("failed with error"), "{log}");
+    daemon.terminate();
+}
+
+#[test]
+fn changes_of_the_node_alone_show_that_the_server_answers() {
+    let api = FakeApi::start();
+    let agent = Agent::new(&api);
+    let config = agent.folder.path().join("config.yaml");
+    let text = fs::read_to_string(&config).unwrap();
+    let off = text.replace("conditions: {Tight: [Tight]}", "conditions: false\n  events: false");
+    fs::write(&config, off).unwrap();
+    let daemon = agent.start(NEVER);
+    daemon.wait_until("answered", |daemon| {
+        daemon.count("uma_kubernetes_last_success_timestamp_seconds") > 0.0
+    });
     daemon.terminate();
 }
 
