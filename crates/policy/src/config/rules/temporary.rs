@@ -20,6 +20,9 @@ const DEFAULT_FOR: Duration = Duration::from_secs(1_800);
 const SHORTEST_FOR: Duration = Duration::from_secs(1);
 const LONGEST_FOR: Duration = Duration::from_secs(86_400);
 
+/// A node that has leaked may wait for weeks for the reboot that frees it.
+const LONGEST_FOR_NODE: Duration = Duration::from_secs(30 * 86_400);
+
 /// The kernel's own default is 128; a step of this name that reads more ahead is none.
 const MOST_READ_AHEAD_KIB: u32 = 128;
 
@@ -82,7 +85,15 @@ fn sysctl(
 }
 
 fn time_limit(node: &Node, findings: &mut Findings<'_>) -> Option<Duration> {
-    let read = |text: &str| duration_within(text, SHORTEST_FOR, LONGEST_FOR);
+    limit_within(node, LONGEST_FOR, findings)
+}
+
+fn time_limit_of_node(node: &Node, findings: &mut Findings<'_>) -> Option<Duration> {
+    limit_within(node, LONGEST_FOR_NODE, findings)
+}
+
+fn limit_within(node: &Node, most: Duration, findings: &mut Findings<'_>) -> Option<Duration> {
+    let read = |text: &str| duration_within(text, SHORTEST_FOR, most);
     decode::value(node, "for", read, findings)
 }
 
@@ -133,7 +144,7 @@ pub(super) fn taint_node(node: &Node, findings: &mut Findings<'_>) -> Option<Rem
     let value = table.value_optional("value", label_value, findings);
     let effects = TaintEffect::ALL.map(|effect| (effect.name(), effect));
     let effect = table.choice_or("effect", TaintEffect::default(), &effects, findings);
-    let for_at_most = table.read_or("for", DEFAULT_FOR, time_limit, findings);
+    let for_at_most = table.read_or("for", DEFAULT_FOR, time_limit_of_node, findings);
     let taint = Taint { key: key?, value: value?, effect: effect? };
     Some(RemedyStep::TaintNode { taint, for_at_most: for_at_most? })
 }
@@ -144,7 +155,7 @@ pub(super) fn cordon_node(node: &Node, findings: &mut Findings<'_>) -> Option<Re
         return Some(RemedyStep::CordonNode { for_at_most: DEFAULT_FOR });
     }
     let table = Table::read(node, "cordon_node", &["for"], findings)?;
-    let for_at_most = table.read_or("for", DEFAULT_FOR, time_limit, findings)?;
+    let for_at_most = table.read_or("for", DEFAULT_FOR, time_limit_of_node, findings)?;
     Some(RemedyStep::CordonNode { for_at_most })
 }
 

@@ -575,6 +575,8 @@ fn implausible_temporary_settings_are_refused() {
         ("throttle_readahead: {kib: 8, devices: [../sda]}", "no device's name"),
         ("throttle_readahead: {kib: 8, device: sda}", "unknown key \"device\""),
         ("undo: {}", "unknown step \"undo\""),
+        ("cordon_node: {for: 31d}", "for: "),
+        ("taint_node: {key: a.b/c, for: 31d}", "for: "),
     ] {
         let mistakes = mistakes(&rule_text(&format!("remedy:\n  steps:\n  - {text}")));
         let all: Vec<&str> = mistakes.iter().map(|mistake| mistake.message.as_str()).collect();
