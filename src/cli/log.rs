@@ -8,8 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use anyhow::Context;
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::SubscriberBuilder;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -54,17 +53,20 @@ pub(super) fn begin(log: Log) -> anyhow::Result<LogThread> {
     let lines = Lines::start(io::stderr()).context("cannot start the thread of the log")?;
     let to = lines.clone();
     let write = move || to.clone();
-    let builder = SubscriberBuilder::default()
-        .with_max_level(level)
+    // The client of Kubernetes logs each failed request as an error, without saying which. What
+    // made the request reports it.
+    let of_client = if level > LevelFilter::INFO { level } else { LevelFilter::OFF };
+    let targets = Targets::new().with_default(level).with_target("kube_client", of_client);
+    let registry = tracing_subscriber::registry().with(targets);
+    let layer = tracing_subscriber::fmt::layer()
         .with_writer(write.clone())
         .with_ansi(colours)
         .with_target(false)
         // Its errors would be written to the same standard error, and panic.
         .log_internal_errors(false);
     match log.format {
-        LogFormat::Text => builder.init(),
+        LogFormat::Text => registry.with(layer).init(),
         LogFormat::Logfmt => {
-            let registry = tracing_subscriber::registry().with(level);
             let layer = tracing_logfmt::builder()
                 .with_target(false)
                 .layer()
@@ -72,7 +74,7 @@ pub(super) fn begin(log: Log) -> anyhow::Result<LogThread> {
                 .with_writer(write);
             registry.with(layer).init();
         }
-        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
     }
     Ok(LogThread { lines })
 }
