@@ -291,10 +291,17 @@ fn series(sending: &AlertSending) -> Vec<SeriesKey> {
     series
 }
 
+/// The name of this node: `NODE_NAME` of the environment, which a pod gets from Kubernetes, or the
+/// machine's. A pod may have a host name of its own.
 pub(super) fn node_name() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let is_name = !name.is_empty() && !name.contains(char::is_control);
-    if is_name { name } else { "localhost".to_owned() }
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    first_name([std::env::var("NODE_NAME").ok(), Some(host)])
+}
+
+fn first_name(names: [Option<String>; 2]) -> String {
+    let is_name = |name: &String| !name.is_empty() && !name.contains(char::is_control);
+    let name = names.into_iter().flatten().find(is_name);
+    name.unwrap_or_else(|| "localhost".to_owned())
 }
 
 /// The URL of this node's page.

@@ -5,6 +5,15 @@ use crate::model::{
 };
 use crate::policy::status::{AlertStatus, RuleState, RuleStatus};
 
+#[test]
+fn a_node_is_named_by_kubernetes_before_its_host_name() {
+    let named = |names: [&str; 2]| first_name(names.map(|name| Some(name.to_owned())));
+    assert_eq!(named(["gpu-1", "pod-x7k2p"]), "gpu-1");
+    assert_eq!(named(["", "spark"]), "spark");
+    assert_eq!(named(["a\nb", ""]), "localhost");
+    assert_eq!(first_name([None, Some("spark".to_owned())]), "spark");
+}
+
 fn at(seconds: u64) -> Moment {
     let utc = jiff::Timestamp::from_second(1_800_000_000 + i64::try_from(seconds).unwrap());
     Moment { uptime: Duration::from_secs(seconds), utc: utc.unwrap() }

@@ -64,7 +64,9 @@ impl HealthReports {
         let (to, faults) = sync_channel(FAULTS);
         let own = Self { to: Some(to), shared: Arc::default() };
         own.let_repair(settings.repairs.is_some());
-        let name = settings.node.unwrap_or_else(super::alerting::node_name);
+        // Nodes of Kubernetes have lower-case names.
+        let of_machine = || super::alerting::node_name().to_lowercase();
+        let name = settings.node.unwrap_or_else(of_machine);
         let sender = Sender {
             socket: settings.socket,
             runtime,
