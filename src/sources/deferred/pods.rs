@@ -53,8 +53,8 @@ const MOST_RUNTIMES: usize = 4;
 const MOST_CONTAINERS: usize = 64;
 
 const OBSTACLE: &str = "the kubelet starts it again itself, whether or not there is memory, and \
-    umawarden cannot hold it: let it wait in an init container that runs `umawarden gate`; to keep \
-    it stopped, scale its workload down";
+    umawarden cannot hold it: have the container's command wait for /api/v1/gate before the engine \
+    begins, since init containers do not run again; to keep it stopped, scale its workload down";
 
 /// A container of a pod in which an engine is.
 #[derive(Clone, Debug, PartialEq, Eq)]
