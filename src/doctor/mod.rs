@@ -5,6 +5,7 @@
 //! threshold as a guess.
 
 pub mod advice;
+mod cluster;
 mod containers;
 mod engines;
 mod loaders;
@@ -23,6 +24,7 @@ use serde::Serialize;
 
 use crate::model::{Event, ShippedRule, Sysctl};
 pub use advice::{Advice, Started, Versions};
+pub use cluster::ClusterFacts;
 pub use containers::{ContainerFacts, HealthCheck};
 pub use loaders::RunningLoader;
 pub use node::dgx_release;
@@ -168,6 +170,8 @@ pub struct Facts {
     pub containers: Fact<Vec<ContainerFacts>>,
     /// systemd units that run engines, and the names of all units.
     pub units: Fact<(Vec<UnitFacts>, std::collections::BTreeSet<String>)>,
+    /// The answer of the API server of Kubernetes. Absent without the section `kubernetes`.
+    pub cluster: Fact<ClusterFacts>,
     /// The state of these units in systemd. Absent if systemd does not run.
     pub systemd: Fact<SystemdState>,
 }
@@ -181,6 +185,7 @@ pub fn examine(facts: &Facts) -> Vec<Finding> {
     findings.extend(ray::examine(facts));
     findings.extend(containers::examine(facts));
     findings.extend(units::examine(facts));
+    findings.extend(cluster::examine(facts));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }

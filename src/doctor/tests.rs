@@ -47,8 +47,13 @@ pub(super) fn well() -> Facts {
         raylets: Fact::Is(Vec::new()),
         containers: Fact::Is(Vec::new()),
         units: Fact::Is((Vec::new(), BTreeSet::new())),
+        cluster: Fact::Absent,
         systemd: Fact::Absent,
     }
+}
+
+fn of_cluster(cluster: ClusterFacts) -> Facts {
+    Facts { cluster: Fact::Is(cluster), ..well() }
 }
 
 fn worst(facts: &Facts, check: &str) -> Severity {
@@ -171,6 +176,13 @@ fn each_fault_has_a_fix() {
             Facts { containers: Fact::Unknown("permission denied".to_owned()), ..well() },
         ),
         ("containers", Severity::Ok, Facts { containers: Fact::Absent, ..well() }),
+        ("kubernetes", Severity::Ok, of_cluster(ClusterFacts::Lacks(Vec::new()))),
+        (
+            "kubernetes",
+            Severity::Problem,
+            of_cluster(ClusterFacts::Lacks(vec!["patch nodes (drain)".to_owned()])),
+        ),
+        ("kubernetes", Severity::Problem, of_cluster(ClusterFacts::Silent("away".to_owned()))),
     ];
     for (check, severity, facts) in table {
         assert_eq!(worst(&facts, check), severity, "{check}: {:#?}", examine(&facts));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use super::cluster::cluster;
 use super::loaders::{loaders, raylets};
 use super::{DoctorArguments, systemctl};
 use crate::cli::control::{ClientError, entries};
@@ -121,6 +122,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
         loaders: within("the command lines of engines", move || loaders(&procfs, &of_loaders)),
         raylets: within("the processes of Ray", move || raylets(&of_ray)),
         containers: within("Docker", move || containers(&docker)),
+        cluster: cluster(&loaded.settings, &loaded.rules),
         units,
     })
 }

@@ -43,6 +43,9 @@ const MANAGER: &str = "umawarden";
 
 const NODES: &str = "/api/v1/nodes";
 
+/// Every user that signs in may use it (the role `system:basic-user`).
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
 /// The kubelet's mark of pods that it runs from a file
 /// (k8s.io/kubernetes/pkg/kubelet/types/pod_update.go).
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -135,6 +138,26 @@ impl NodePod {
             false => is_mirror.then_some("a static pod"),
         };
         Some(Self { namespace: text("namespace")?, name: text("name")?, uid: text("uid")?, stays })
+    }
+}
+
+/// A verb, and a resource of the core group with its subresource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Right {
+    verb: &'static str,
+    resource: &'static str,
+}
+
+impl Right {
+    /// `patch`, `nodes/status`.
+    pub fn new(verb: &'static str, resource: &'static str) -> Self {
+        Self { verb, resource }
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)
     }
 }
 
@@ -306,6 +329,27 @@ impl NodeApi {
             eviction.to_string().into_bytes(),
         );
         self.ask::<Value>("evict a pod", request).await.map(drop)
+    }
+
+    /// Whether this user may do that, on this node or in all namespaces.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn may(&self, right: Right) -> Result<bool, ApiError> {
+        let Right { verb, resource } = right;
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let name = if resource == "nodes" { self.node.as_str() } else { "" };
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {
+                "verb": verb, "resource": resource, "subresource": subresource, "name": name,
+            }},
+        });
+        let body = review.to_string().into_bytes();
+        let request = ApiRequest::new(REVIEWS).create(&PostParams::default(), body);
+        let answer: Value = self.ask("review the rights of umawarden", request).await?;
+        Ok(answer.pointer("/status/allowed").and_then(Value::as_bool) == Some(true))
     }
 
     fn unreachable(&self, what: impl Into<String>) -> ApiError {
