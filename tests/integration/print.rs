@@ -89,6 +89,7 @@ fn the_doctor_finds_nothing_wrong_with_them() {
         containers: Fact::Is(Vec::<ContainerFacts>::new()),
         units: Fact::Is((vec![engine], names)),
         systemd: Fact::Absent,
+        cluster: Fact::Absent,
     });
     let of_units = findings.iter().find(|finding| finding.check == "units").unwrap();
     assert_eq!(of_units.severity, Severity::Ok, "{findings:#?}");
