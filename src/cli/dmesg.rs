@@ -306,7 +306,7 @@ impl<W: Write> Report<W> {
         };
         self.give_up_silent_host();
         if !self.is_device {
-            self.unread.take(message.line, &line);
+            self.unread.take(message.line, &line, None);
         }
         if !message.from_kernel && self.all {
             self.waiting.insert(self.messages, user_record(message));
@@ -419,8 +419,7 @@ impl<W: Write> Report<W> {
     /// Returns the number of lines that hold the kernel's words and gave no event, and the first.
     fn finish(&mut self) -> anyhow::Result<Option<(u64, UnreadFault)>> {
         self.end()?;
-        let has_kill = ["oom_kill", "oom_no_victim"].iter().any(|kind| self.has(kind));
-        let unread = std::mem::take(&mut self.unread).finish(has_kill);
+        let unread = std::mem::take(&mut self.unread).finish(|kind| self.has(kind));
         if !self.json && (self.found() || unread.is_none()) {
             self.summary()?;
         }

@@ -124,7 +124,7 @@ pub enum KernelEvent {
         /// `mem_desc.c:1359`.
         location: Option<String>,
     },
-    /// The driver could not allocate its mapping metadata, or Jetson's nvgpu a buffer.
+    /// The driver could not allocate its mapping metadata, or Jetson's nvgpu or nvmap a buffer.
     NvAllocFailed {
         /// The function that failed.
         function: String,
@@ -166,6 +166,7 @@ pub enum KernelEvent {
         /// PCI address as printed, with its domain. Older drivers do not name it.
         pci: Option<String>,
         /// The driver's codes: `0x62:0x40:2168`. The second is the status, 0x51 is no memory.
+        /// `unknown` if the line with them is missing.
         status: String,
     },
     /// The kernel's OOM killer killed a process.

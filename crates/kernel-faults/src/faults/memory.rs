@@ -122,17 +122,35 @@ pub(super) fn allocation_failure(text: &str) -> Option<Failure<'_>> {
     Some(Failure { comm, order: u32::try_from(order).ok()? })
 }
 
-/// Only what lacks pages: `vm_struct allocation failed` is address space.
+/// Only what lacks pages: `vm_struct allocation failed` is address space. Linux 4.10 to 5.12 write
+/// `comm: vmalloc: allocation failure, allocated 8192 of 20480 bytes`; older ones write it without
+/// the name, before the failure of a page.
 fn vmalloc(text: &str) -> Option<Failure<'_>> {
-    let (comm, rest) = text.split_once(": vmalloc error: size ")?;
-    let (_, rest) = number(rest)?;
+    let (comm, rest) = of_vmalloc(text)?;
+    if let Some(rest) = rest.strip_prefix(": allocation failure, allocated ") {
+        let (_, rest) = number(rest)?;
+        let (_, rest) = number(rest.strip_prefix(" of ")?)?;
+        rest.starts_with(" bytes").then_some(())?;
+        return Some(Failure { comm: Some(comm), order: 0 });
+    }
+    let (_, rest) = number(rest.strip_prefix(" error: size ")?)?;
     let (order, rest) = match rest.strip_prefix(", page order ") {
         Some(rest) => number(rest)?,
         None => (0, rest),
     };
     rest.starts_with(", failed to allocate").then_some(())?;
-    (fits_comm(comm) && !is_other_program(comm)).then_some(())?;
     Some(Failure { comm: Some(comm), order: u32::try_from(order).ok()? })
+}
+
+/// The process in a line about vmalloc, and the text after that word.
+fn of_vmalloc(text: &str) -> Option<(&str, &str)> {
+    let (comm, rest) = text.split_once(": vmalloc")?;
+    (fits_comm(comm) && !is_other_program(comm)).then_some((comm, rest))
+}
+
+/// Whether a line is about a failed vmalloc, perhaps for want of address space.
+pub(super) fn is_of_vmalloc(text: &str) -> bool {
+    text.starts_with("vmalloc: allocation failure") || of_vmalloc(text).is_some()
 }
 
 /// Reads `cma: cma_alloc: linux,cma: alloc failed, req-size: 62864 pages, ret: -12`; older kernels
@@ -148,6 +166,20 @@ pub(super) fn cma(text: &str) -> Option<KernelEvent> {
     Some(KernelEvent::CmaAllocFailed { region, pages })
 }
 
+/// Reads ` generic: failed to alloc mem of size (1048576)`: `do_heap_alloc` of L4T's nvmap, with
+/// the names of driver and carveout (drivers/video/tegra/nvmap/nvmap_heap.c).
+pub(super) fn nvmap(text: &str) -> Option<KernelEvent> {
+    let (device, rest) = text.trim_start().split_once(": failed to alloc mem of size (")?;
+    let (bytes, rest) = number(rest)?;
+    let is_name = |word: &str| {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        !word.is_empty() && word.bytes().all(fits)
+    };
+    let is_device = device.splitn(3, ' ').all(is_name) && device.split(' ').count() <= 2;
+    let function = "do_heap_alloc".to_owned();
+    (is_device && rest.trim_end() == ")").then_some(KernelEvent::NvAllocFailed { function, bytes })
+}
+
 /// A line about a damaged page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Damage<'a> {
@@ -157,26 +189,50 @@ pub(super) enum Damage<'a> {
     Outcome { frame: &'a str, outcome: PageRecovery },
 }
 
-/// Reads `Memory failure: 0x8a0000: Sending SIGBUS to comm:4242 due to hardware memory corruption`
-/// (`Killing` in older kernels) and `… recovery action for dirty LRU page: Recovered`.
-pub(super) fn damage(text: &str) -> Option<Damage<'_>> {
-    let (frame, rest) = text.strip_prefix("Memory failure: ")?.split_once(": ")?;
+/// The number of the frame in a line about a damaged page, and the text after it. Kernels before
+/// 4.1 begin it with `MCE `.
+fn about_damage(text: &str) -> Option<(&str, &str)> {
+    let rest = text.strip_prefix("Memory failure: ").or_else(|| text.strip_prefix("MCE "))?;
+    let (frame, rest) = rest.split_once(": ")?;
     hex(frame).filter(|(_, rest)| rest.is_empty())?;
-    if let Some(rest) = rest.strip_prefix("recovery action for ") {
-        let outcome = match rest.rsplit_once(": ")?.1.trim_end() {
-            "Recovered" => PageRecovery::Recovered,
-            "Delayed" => PageRecovery::Delayed,
-            "Ignored" => PageRecovery::Ignored,
-            "Failed" => PageRecovery::Failed,
-            _ => return None,
-        };
-        return Some(Damage::Outcome { frame, outcome });
+    Some((frame, rest))
+}
+
+/// Whether a line is about a damaged page, perhaps without an event.
+pub(super) fn is_about_damage(text: &str) -> bool {
+    about_damage(text).is_some()
+}
+
+/// Reads `Memory failure: 0x8a0000: Sending SIGBUS to comm:4242 due to hardware memory corruption`
+/// (`Killing` in older kernels), `forcibly killing comm:4242 because of failure to unmap corrupted
+/// page`, and `recovery action for dirty LRU page: Recovered` (`dirty LRU page recovery: Recovered`
+/// in older kernels).
+pub(super) fn damage(text: &str) -> Option<Damage<'_>> {
+    let (frame, rest) = about_damage(text)?;
+    let rest = rest.trim_end();
+    let signalled = || {
+        let rest =
+            rest.strip_prefix("Sending SIGBUS to ").or_else(|| rest.strip_prefix("Killing "))?;
+        rest.strip_suffix(" due to hardware memory corruption")
+    };
+    let killed = || {
+        let rest = rest.strip_prefix("forcibly killing ")?;
+        rest.strip_suffix(" because of failure to unmap corrupted page")
+    };
+    if let Some(victim) = signalled().or_else(killed) {
+        let (comm, task) = victim.rsplit_once(':')?;
+        return fits_comm(comm).then_some(Damage::Victim { frame, pid: whole_pid(task)?, comm });
     }
-    let victim =
-        rest.strip_prefix("Sending SIGBUS to ").or_else(|| rest.strip_prefix("Killing "))?;
-    let victim = victim.trim_end().strip_suffix(" due to hardware memory corruption")?;
-    let (comm, task) = victim.rsplit_once(':')?;
-    fits_comm(comm).then_some(Damage::Victim { frame, pid: whole_pid(task)?, comm })
+    let new = rest.strip_prefix("recovery action for ").and_then(|rest| rest.rsplit_once(": "));
+    let (_, outcome) = new.or_else(|| rest.rsplit_once(" page recovery: "))?;
+    let outcome = match outcome {
+        "Recovered" => PageRecovery::Recovered,
+        "Delayed" => PageRecovery::Delayed,
+        "Ignored" => PageRecovery::Ignored,
+        "Failed" => PageRecovery::Failed,
+        _ => return None,
+    };
+    Some(Damage::Outcome { frame, outcome })
 }
 
 /// `systemd[1]: …`, `usb 1-1: …`: the line quotes a kernel message.

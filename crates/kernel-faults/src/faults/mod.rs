@@ -505,7 +505,10 @@ fn is_other_message(text: &str) -> bool {
 
 /// An event of one line.
 fn of_one_line(text: &str) -> Option<KernelEvent> {
-    memory::cma(text).or_else(|| tasks::soft_lockup(text)).or_else(|| tasks::rcu_stall(text))
+    memory::cma(text)
+        .or_else(|| memory::nvmap(text))
+        .or_else(|| tasks::soft_lockup(text))
+        .or_else(|| tasks::rcu_stall(text))
 }
 
 /// The text up to [`LONGEST_TEXT`].

@@ -156,13 +156,16 @@ fn split_location(text: &str) -> Option<(&str, &str)> {
     valid.then_some((expression, location))
 }
 
-/// Whether a mapping found no address in BAR1, the window of the CPU on a GPU's memory
+/// Whether a mapping found no address in BAR1 or BAR2, the windows of the CPU on a GPU's memory
 /// (open-gpu-kernel-modules, issues 1132 and 1187): memory is not short.
 fn is_address_space(expression: &str, location: Option<&str>) -> bool {
+    const NAMES: [&str; 7] =
+        ["pReuseMappingDb", "kbusMap", "kbusUpdateRmAperture", "Bar1", "BAR1", "Bar2", "BAR2"];
+    // These files also allocate memory: page tables of the windows.
+    let is_of_bus = || location.is_some_and(|location| location.starts_with("kern_bus"));
     location.is_some_and(|location| location.starts_with("mapping_reuse.c:"))
-        || ["pReuseMappingDb", "kbusMapFbAperture", "Bar1", "BAR1"]
-            .iter()
-            .any(|name| expression.contains(name))
+        || NAMES.iter().any(|name| expression.contains(name))
+        || (is_of_bus() && !["memdesc", "portMem"].iter().any(|name| expression.contains(name)))
 }
 
 fn pool(expression: &str, location: Option<&str>) -> Pool {
@@ -258,7 +261,7 @@ fn lost(gpu: Option<u32>, message: &str) -> Option<Nvidia> {
         let is_lost = is_pci(pci) && text.starts_with("has fallen off the bus");
         return is_lost.then(|| event(Some(pci), GpuLossSign::OffBus)).flatten();
     }
-    if message.starts_with("RmInitAdapter failed! (") {
+    if message.starts_with("RmInitAdapter failed! (") || message.starts_with(INIT_FAILED) {
         return init_failed(None, message);
     }
     if let Some(rest) = message.strip_prefix("Rate limiting GSP RPC error prints for GPU at PCI:") {
@@ -270,9 +273,17 @@ fn lost(gpu: Option<u32>, message: &str) -> Option<Nvidia> {
     event(None, sign(rest.strip_prefix(": ")?)?)
 }
 
+/// What follows the codes of a failed initialisation.
+const INIT_FAILED: &str = "rm_init_adapter failed, device minor number ";
+/// The status of one whose codes are missing.
+const UNKNOWN_STATUS: &str = "unknown";
+
 /// `RmInitAdapter failed! (0x62:0x40:2168)`.
 fn init_failed(pci: Option<&str>, text: &str) -> Option<Nvidia> {
-    let (status, _) = text.strip_prefix("RmInitAdapter failed! (")?.split_once(')')?;
+    let status = match text.strip_prefix(INIT_FAILED) {
+        Some(minor) => whole_pid(minor.trim_end()).map(|_| UNKNOWN_STATUS)?,
+        None => text.strip_prefix("RmInitAdapter failed! (")?.split_once(')')?.0,
+    };
     let (pci, status) = (pci.map(str::to_owned), status.to_owned());
     Some(Nvidia::Event(KernelEvent::GpuInitFailed { pci, status }))
 }
@@ -281,24 +292,30 @@ fn unfinished() -> Option<Nvidia> {
     Some(Nvidia::Unfinished(None))
 }
 
+/// The driver's words for a device that must be reset.
+pub(super) const RESETS: [&str; 2] = [
+    "(the GPU is likely in a bad state and may need to be reset)",
+    "(the GPU may be in a bad state and may need to be reset)",
+];
+/// The driver's words for a GSP that does not respond.
+pub(super) const TIMEOUTS: [&str; 7] = [
+    "Heartbeat timed out, ",
+    "Timeout waiting for GSP ",
+    "SEC2 GSP Boot:Timeout waiting for GSP ",
+    "Timeout waiting for lockdown release",
+    "Timeout waiting for SEC2-RTOS to resume GSP-RM",
+    "failed to wait for GFW boot complete",
+    "rpcRecvPoll timedout for fn ",
+];
+/// The same between asterisks.
+pub(super) const BANNER: &str = " GSP Timeout ";
+
 /// What the text after a function's name shows.
 fn sign(text: &str) -> Option<GpuLossSign> {
-    const RESET: [&str; 2] = [
-        "(the GPU is likely in a bad state and may need to be reset)",
-        "(the GPU may be in a bad state and may need to be reset)",
-    ];
-    const TIMEOUTS: [&str; 6] = [
-        "Heartbeat timed out, ",
-        "Timeout waiting for GSP ",
-        "SEC2 GSP Boot:Timeout waiting for GSP ",
-        "Timeout waiting for lockdown release",
-        "Timeout waiting for SEC2-RTOS to resume GSP-RM",
-        "failed to wait for GFW boot complete",
-    ];
-    if RESET.contains(&text.trim_end()) {
+    if RESETS.contains(&text.trim_end()) {
         return Some(GpuLossSign::ResetRequired);
     }
-    let is_banner = text.trim_end().trim_matches('*') == " GSP Timeout ";
+    let is_banner = text.trim_end().trim_matches('*') == BANNER;
     let is_timeout = TIMEOUTS.iter().any(|start| text.starts_with(start));
     (is_timeout || is_banner).then_some(GpuLossSign::GspTimeout)
 }

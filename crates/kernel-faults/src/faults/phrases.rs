@@ -3,15 +3,19 @@
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::LazyLock;
 
 use super::nvidia::{self, Nvidia};
 use super::oom::{self, OomLine};
-use super::{KernelLine, memory, of_one_line, tasks};
+use super::{KernelLine, killers, memory, of_one_line, tasks};
 
 /// The size limit of a remembered text, in bytes.
 const LONGEST: usize = 300;
 /// The most texts that are remembered.
 const MOST: usize = 4096;
+
+/// A newline within a message.
+const NEWLINE: &str = "\\x0a";
 
 /// What follows the words of a phrase.
 #[derive(Clone, Copy)]
@@ -20,67 +24,150 @@ enum Then {
     Any,
     /// A number. Rules and commands that mention the words have none.
     Digit,
+    /// A number after `0x`.
+    Hex,
 }
 
-/// Words that stand only in lines about faults, wherever in the line they are.
-const PHRASES: [(&str, Then); 26] = [
-    ("Out of memory: Killed process ", Then::Digit),
-    ("Out of memory: Kill process ", Then::Digit),
-    ("out of memory: Killed process ", Then::Digit),
-    ("out of memory: Kill process ", Then::Digit),
-    (" invoked oom-killer: gfp_mask=0x", Then::Any),
-    ("oom-kill:constraint=CONSTRAINT_", Then::Any),
-    ("oom_reaper: reaped process ", Then::Digit),
-    ("oom_reaper: unable to reap pid:", Then::Digit),
-    ("ut of memory and no killable processes", Then::Any),
-    (" killed as a result of limit of /", Then::Any),
-    ("syncing: System is deadlocked on memory", Then::Any),
-    (" panic_on_oom is enabled", Then::Any),
-    ("NVRM: Xid (", Then::Any),
-    ("Out of memory [NV_ERR_NO_MEMORY]", Then::Any),
-    ("uvm encountered global fatal error 0x", Then::Any),
-    ("GPU has fallen off the bus", Then::Any),
-    ("fallen off the bus and is not responding", Then::Any),
-    ("RmInitAdapter failed! (0x", Then::Any),
-    ("DMA alloc FAILED: [", Then::Any),
-    ("alloc failed, req-size: ", Then::Digit),
-    ("page allocation failure: order:", Then::Digit),
-    ("vmalloc error: size ", Then::Digit),
-    ("BUG: soft lockup - CPU#", Then::Digit),
-    (" self-detected stall on CPU", Then::Any),
-    ("Memory failure: 0x", Then::Digit),
-    ("(tasks / actors) killed due to memory pressure (OOM)", Then::Any),
+impl Then {
+    fn follows(self, rest: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Digit => rest.starts_with(|first: char| first.is_ascii_digit()),
+            Self::Hex => rest.starts_with(|first: char| first.is_ascii_hexdigit()),
+        }
+    }
+}
+
+/// Words, what follows them at once, and words somewhere after them.
+type Phrase = (&'static str, Then, &'static str);
+
+/// Words that only lines about faults have, wherever in the line they are. The driver has more
+/// wordings than events.
+const PHRASES: [Phrase; 64] = [
+    ("Out of memory: Killed process ", Then::Digit, ""),
+    ("Out of memory: Kill process ", Then::Digit, ""),
+    ("out of memory: Killed process ", Then::Digit, ""),
+    ("out of memory: Kill process ", Then::Digit, ""),
+    ("Out of memory (oom_kill_allocating_task): Kill", Then::Any, " process "),
+    ("Killed process ", Then::Digit, " total-vm:"),
+    ("Killed process ", Then::Digit, " vsz:"),
+    (" invoked oom-killer: gfp_mask=0x", Then::Any, ""),
+    ("oom-kill:constraint=CONSTRAINT_", Then::Any, ""),
+    ("oom_reaper: reaped process ", Then::Digit, ""),
+    ("oom_reaper: unable to reap pid:", Then::Digit, ""),
+    ("ut of memory and no killable processes", Then::Any, ""),
+    (" killed as a result of limit of /", Then::Any, ""),
+    ("syncing: System is deadlocked on memory", Then::Any, ""),
+    (" panic_on_oom is enabled", Then::Any, ""),
+    ("NVRM: Xid (", Then::Any, ""),
+    ("NVRM Xid (", Then::Any, ""),
+    ("Out of memory [NV_ERR_NO_MEMORY]", Then::Any, ""),
+    ("[NV_ERR_RESET_REQUIRED]", Then::Any, ""),
+    ("[NV_ERR_GPU_IS_LOST]", Then::Any, ""),
+    ("uvm encountered global fatal error 0x", Then::Any, ""),
+    ("GPU has fallen off the bus", Then::Any, ""),
+    ("NVRM: GPU at ", Then::Any, " has fallen off the bus"),
+    ("fallen off the bus and is not responding", Then::Any, ""),
+    ("The GPU likely needs to be reset", Then::Any, ""),
+    ("RmInitAdapter failed! (0x", Then::Any, ""),
+    ("NVRM: ", Then::Any, "rm_init_adapter failed, device minor number "),
+    ("NVRM: rm_init_adapter(", Then::Digit, ") failed"),
+    ("rpcSendMessage failed with status 0x", Then::Any, ""),
+    ("NVRM: ", Then::Any, "ailed to allocate "),
+    ("DMA alloc FAILED: [", Then::Any, ""),
+    ("nvgpu: ", Then::Any, "ailed to alloc"),
+    ("nvmap", Then::Any, "ailed to alloc"),
+    ("nvmap", Then::Any, "alloc failed"),
+    ("nvmap", Then::Any, "allocation failed"),
+    ("failed to alloc mem of size (", Then::Digit, ")"),
+    ("alloc failed, req-size: ", Then::Digit, ""),
+    ("page allocation failure: order:", Then::Digit, ""),
+    ("page allocation failure. order:", Then::Digit, ""),
+    ("page allocation stalls for ", Then::Digit, ""),
+    ("vmalloc error: size ", Then::Digit, ""),
+    ("vmalloc: allocation failure, allocated ", Then::Digit, " bytes"),
+    ("BUG: soft lockup - CPU#", Then::Digit, ""),
+    ("detected hard LOCKUP on cpu ", Then::Digit, ""),
+    ("BUG: workqueue lockup - pool ", Then::Any, ""),
+    (" kthread starved for ", Then::Digit, " jiffies"),
+    ("INFO: task ", Then::Any, " blocked for more than "),
+    ("INFO: task ", Then::Any, " blocked in I/O wait for more than "),
+    ("syncing: hung_task: blocked tasks", Then::Any, ""),
+    ("syncing: softlockup: hung tasks", Then::Any, ""),
+    ("syncing: RCU Stall", Then::Any, ""),
+    ("Memory failure: 0x", Then::Hex, ""),
+    ("MCE 0x", Then::Hex, " due to hardware memory corruption"),
+    ("MCE 0x", Then::Hex, ": forcibly killing "),
+    ("MCE 0x", Then::Hex, " page recovery: "),
+    ("Killed /", Then::Any, " due to memory "),
+    ("Marked /", Then::Any, " for killing due to "),
+    ("sending SIGTERM to process ", Then::Digit, " \""),
+    ("sending SIGKILL to process ", Then::Digit, " \""),
+    ("earlyoom", Then::Any, "illing process "),
+    ("Sending SIG", Then::Any, " to the victim"),
+    (" ruleset:[", Then::Any, " killer:k"),
+    ("Sending SIGKILL to cgroup {", Then::Any, "\"cgroup\": \"/"),
+    ("(tasks / actors) killed due to memory pressure (OOM)", Then::Any, ""),
 ];
 
-/// Words of such lines with others after them. The driver has more wordings than events.
-const PAIRS: [(&str, &str); 2] =
-    [("INFO: task ", " blocked for more than "), ("NVRM: ", "ailed to allocate ")];
+/// All phrases with their numbers, by their first byte.
+static BY_FIRST_BYTE: LazyLock<Vec<Vec<(usize, Phrase)>>> = LazyLock::new(|| {
+    let signs = nvidia::RESETS.into_iter().chain(nvidia::TIMEOUTS).chain([nvidia::BANNER]);
+    let of_driver = signs.map(|sign| ("NVRM", Then::Any, sign));
+    let of_rcu = tasks::STALLS.into_iter().map(|stall| (stall, Then::Any, ""));
+    let mut table = vec![Vec::new(); 256];
+    for (number, phrase) in PHRASES.into_iter().chain(of_driver).chain(of_rcu).enumerate() {
+        let first = phrase.0.as_bytes().first().copied().unwrap_or_default();
+        table[usize::from(first)].push((number, phrase));
+    }
+    table
+});
 
 /// The text from the kernel's own words on.
 fn phrase(text: &str) -> Option<&str> {
-    let found = |(words, then): &(&str, Then)| {
-        let at = text.find(words)?;
-        let rest = text.get(at + words.len()..)?;
-        let is_it = match then {
-            Then::Any => true,
-            Then::Digit => rest.starts_with(|first: char| first.is_ascii_digit()),
-        };
-        is_it.then_some(at)
-    };
-    let pair = |(words, then): &(&str, &str)| {
-        let at = text.find(words)?;
-        text.get(at..)?.contains(then).then_some(at)
-    };
-    let at = PHRASES.iter().filter_map(found).min();
-    text.get(at.or_else(|| PAIRS.iter().filter_map(pair).min())?..)
+    // Phrases whose other words have no place later in the text, so that time is linear.
+    let mut over = 0_u128;
+    text.char_indices().find_map(|(at, first)| {
+        let candidates = BY_FIRST_BYTE.get(usize::try_from(u32::from(first)).ok()?)?;
+        let from = text.get(at..)?;
+        let is_there = candidates.iter().any(|(number, (words, then, with))| {
+            let Some(rest) = from.strip_prefix(words) else { return false };
+            if over >> number & 1 == 1 || !then.follows(rest) {
+                return false;
+            }
+            let is_whole = rest.contains(with);
+            over |= u128::from(!is_whole) << number;
+            is_whole
+        });
+        is_there.then_some(from)
+    })
 }
 
+/// Kinds of events.
+type Kinds = &'static [&'static str];
+
+const KILLS: Kinds = &["oom_kill", "oom_no_victim"];
+const LOSSES: Kinds = &["gpu_lost", "gpu_init_failed", "xid"];
+
+/// Words of lines that only accompany events of these kinds.
+const COMPANIONS: [(&str, Kinds); 8] = [
+    ("[NV_ERR_GPU_IS_LOST]", LOSSES),
+    ("rpcSendMessage failed with status 0x", LOSSES),
+    ("NVRM: rm_init_adapter(", LOSSES),
+    ("nvgpu: ", &["nv_alloc_failed", "cma_alloc_failed", "page_alloc_failure"]),
+    (" kthread starved for ", &["rcu_stall"]),
+    ("syncing: RCU Stall", &["rcu_stall"]),
+    ("syncing: softlockup: hung tasks", &["soft_lockup"]),
+    ("syncing: hung_task: blocked tasks", &["hung_task"]),
+];
+
 /// What the assembler makes of a line of the kernel.
+#[derive(Clone, Copy)]
 enum Meaning {
     /// It is known, and gives an event or is part of one.
     Known,
-    /// It is known, and begins a kill that has not happened yet.
-    Begins,
+    /// It is known, and says nothing new beside an event of these kinds.
+    PartOf(Kinds),
     /// It is not known.
     Unknown,
 }
@@ -88,23 +175,30 @@ enum Meaning {
 fn meaning(text: &str) -> Meaning {
     match oom::parse(text) {
         Some(OomLine::Invoked { .. } | OomLine::Limit { .. } | OomLine::Summary) => {
-            return Meaning::Begins;
+            return Meaning::PartOf(KILLS);
         }
         Some(_) => return Meaning::Known,
         None => {}
     }
+    let companion = COMPANIONS.iter().find(|(words, _)| text.contains(words));
     let is_known = match nvidia::parse(text) {
         Some(Nvidia::Event(_) | Nvidia::Unfinished(_)) => true,
-        Some(Nvidia::Other) => !text.contains("Xid (") && !text.contains("ailed to allocate "),
+        Some(Nvidia::Other) => {
+            companion.is_none() && !text.contains("Xid (") && !text.contains("ailed to allocate ")
+        }
         None => false,
     };
     let is_known = is_known
         || memory::allocation_failure(text).is_some()
-        || text.starts_with("Memory failure: 0x")
-        || text.contains(": vmalloc error: size ")
+        || memory::is_of_vmalloc(text)
+        || memory::is_about_damage(text)
         || tasks::hung(text).is_some()
         || of_one_line(text).is_some();
-    if is_known { Meaning::Known } else { Meaning::Unknown }
+    match companion {
+        _ if is_known => Meaning::Known,
+        Some((_, kinds)) => Meaning::PartOf(kinds),
+        None => Meaning::Unknown,
+    }
 }
 
 /// Lines with the kernel's own words that gave no event.
@@ -114,7 +208,8 @@ pub struct UnreadFaults {
     known: BTreeSet<u64>,
     /// The others, with their hashes.
     unread: Vec<(u64, UnreadFault)>,
-    begun: Vec<UnreadFault>,
+    /// Lines that say nothing new beside an event of these kinds.
+    parts: Vec<(Kinds, UnreadFault)>,
     /// Lines beyond the limit.
     more: u64,
 }
@@ -135,42 +230,68 @@ pub struct UnreadFault {
 }
 
 impl UnreadFaults {
-    /// Takes a line, and its number.
-    pub fn take(&mut self, number: u64, line: &KernelLine<'_>) {
+    /// Takes a line, and its number. `whole`: the line as the log has it, if its form took words of
+    /// it for a host or a program.
+    pub fn take(&mut self, number: u64, line: &KernelLine<'_>, whole: Option<&str>) {
+        if !line.from_kernel {
+            let killer = line.identifier.and_then(|name| killers::parse(name, line.text));
+            let meaning = if killer.is_some() { Meaning::Known } else { Meaning::Unknown };
+            let mut lines = line.text.split(NEWLINE);
+            let first = lines.next().and_then(phrase);
+            let of_whole = whole.and_then(|whole| phrase(whole.split(NEWLINE).next()?));
+            self.note(number, line, of_whole.or(first), meaning);
+            for rest in lines {
+                self.note(number, line, phrase(rest), Meaning::Unknown);
+            }
+            return;
+        }
         let Some(words) = phrase(line.text) else { return };
+        let meaning = meaning(line.text);
+        let mut lines = line.text.split(NEWLINE);
+        let first = lines.next().and_then(phrase);
+        // A message of the kernel has one line, but for names of processes and one of the driver.
+        // Others were indented.
+        let is_one = first.is_none() && !matches!(meaning, Meaning::Unknown);
+        if is_one || line.text.starts_with("NVRM: The NVIDIA GPU ") {
+            self.note(number, line, Some(words), meaning);
+            return;
+        }
+        self.note(number, line, first, meaning);
+        for rest in lines {
+            self.note(number, line, phrase(rest), Meaning::Unknown);
+        }
+    }
+
+    fn note(&mut self, number: u64, line: &KernelLine<'_>, words: Option<&str>, meaning: Meaning) {
+        let Some(words) = words else { return };
         let words: String = words.chars().take(LONGEST).collect();
-        let meaning = if line.from_kernel { meaning(line.text) } else { Meaning::Unknown };
         let hash = hash(&words);
         let fault = UnreadFault {
             line: number,
             program: line.identifier.map(str::to_owned),
             from_kernel: line.from_kernel,
-            begins: matches!(meaning, Meaning::Begins),
+            begins: matches!(meaning, Meaning::PartOf(kinds) if kinds == KILLS),
             text: words.trim().to_owned(),
         };
-        match meaning {
-            Meaning::Known | Meaning::Begins if self.known.len() < MOST => {
-                self.known.insert(hash);
-            }
-            _ => {}
+        if !matches!(meaning, Meaning::Unknown) && self.known.len() < MOST {
+            self.known.insert(hash);
         }
         match meaning {
-            Meaning::Known => {}
-            Meaning::Begins if self.begun.len() < MOST => self.begun.push(fault),
+            Meaning::PartOf(kinds) if self.parts.len() < MOST => self.parts.push((kinds, fault)),
+            Meaning::Known | Meaning::PartOf(_) => {}
             Meaning::Unknown if self.unread.len() < MOST => self.unread.push((hash, fault)),
-            Meaning::Begins | Meaning::Unknown => self.more += 1,
+            Meaning::Unknown => self.more += 1,
         }
     }
 
     /// The number of lines that gave no event, and the first of them. A line that only repeats
-    /// what a line of the kernel says is none. `has_kill`: the log has a kill, or one in vain.
-    pub fn finish(self, has_kill: bool) -> Option<(u64, UnreadFault)> {
+    /// what a line of the kernel says is none. `has`: whether the log has events of a kind.
+    pub fn finish(self, has: impl Fn(&str) -> bool) -> Option<(u64, UnreadFault)> {
         let known = self.known;
         let unread = self.unread.into_iter().filter(|(hash, _)| !known.contains(hash));
-        let mut unread: Vec<UnreadFault> = unread.map(|(_, fault)| fault).collect();
-        if !has_kill {
-            unread.extend(self.begun);
-        }
+        let parts = self.parts.into_iter().filter(|(kinds, _)| !kinds.iter().any(|kind| has(kind)));
+        let parts = parts.map(|(_, fault)| fault);
+        let unread: Vec<UnreadFault> = unread.map(|(_, fault)| fault).chain(parts).collect();
         let first = unread.iter().min_by_key(|fault| fault.line)?.clone();
         Some((unread.len() as u64 + self.more, first))
     }
@@ -197,9 +318,9 @@ mod tests {
     fn unread(lines: &[(bool, &str)]) -> Option<(u64, u64)> {
         let mut faults = UnreadFaults::default();
         for (number, (from_kernel, text)) in (1..).zip(lines) {
-            faults.take(number, &line(*from_kernel, text));
+            faults.take(number, &line(*from_kernel, text), None);
         }
-        faults.finish(false).map(|(count, first)| (count, first.line))
+        faults.finish(|_| false).map(|(count, first)| (count, first.line))
     }
 
     #[test]
@@ -249,7 +370,7 @@ mod tests {
         let begins = "python3 invoked oom-killer: gfp_mask=0x0(), order=0, oom_score_adj=0";
         assert_eq!(unread(&[(true, begins)]), Some((1, 1)));
         let mut faults = UnreadFaults::default();
-        faults.take(1, &line(true, begins));
-        assert_eq!(faults.finish(true), None);
+        faults.take(1, &line(true, begins), None);
+        assert_eq!(faults.finish(|kind| kind == "oom_kill"), None);
     }
 }

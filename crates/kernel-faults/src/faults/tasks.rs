@@ -79,15 +79,17 @@ pub(super) fn soft_lockup(text: &str) -> Option<KernelEvent> {
     Some(KernelEvent::SoftLockup { pid: whole_pid(task)?, comm: comm.to_owned(), cpu, seconds })
 }
 
+/// What follows the name of an RCU that stalls.
+pub(super) const STALLS: [&str; 4] = [
+    " self-detected stall on CPU",
+    " detected stalls on CPUs/tasks:",
+    " detected expedited stalls on CPUs/tasks:",
+    " detected stalls on tasks:",
+];
+
 /// Reads `rcu: INFO: rcu_preempt self-detected stall on CPU` and the like (kernel/rcu/tree_stall.h,
 /// tree_exp.h and tasks.h; older kernels write no `rcu: `).
 pub(super) fn rcu_stall(text: &str) -> Option<KernelEvent> {
-    const STALLS: [&str; 4] = [
-        " self-detected stall on CPU",
-        " detected stalls on CPUs/tasks:",
-        " detected expedited stalls on CPUs/tasks:",
-        " detected stalls on tasks:",
-    ];
     let rest = text.strip_prefix("rcu: ").unwrap_or(text).strip_prefix("INFO: ")?;
     let (flavour, rest) = identifier(rest)?;
     let is_stall = flavour.starts_with("rcu") && STALLS.iter().any(|stall| rest.starts_with(stall));
