@@ -54,12 +54,14 @@ On the node itself, `umawarden dmesg` as root reads /dev/kmsg, where that cannot
 
 const AFTER_HELP: &str = "\
 Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …; JSON also as jq
-lays it out), the journal's short formats and JSON, syslog files, raw /dev/kmsg and netconsole,
-talosctl dmesg, busybox, JSON of Vector, Filebeat and Fluent Bit, Loki's logcli, bare lines, and any
-of these indented, quoted or with a container log's stamps. One prefix before each line is read, if
-the first stamp of the log has it: a host (pdsh, clush), a service (Docker Compose), a pod (kubectl,
+lays it out), the journal's short formats and JSON, syslog files (RFC 5424 too), raw /dev/kmsg and
+netconsole, talosctl dmesg, busybox, Loki's logcli, JSON of shippers and log services (Vector,
+Filebeat, Fluent Bit, Talos, Graylog, Cloud Logging, Azure, Splunk, …), bare lines, and any of these
+indented, quoted or with a container log's stamps. One prefix before each line is read, if the first
+stamp of the log has it: a host (pdsh, clush, srun -l), a service (Docker Compose), a pod (kubectl,
 stern), a file or line number (grep, cat -n). `origin` is what it names. Only what the kernel wrote
-counts, and the kills that systemd-oomd, earlyoom, nohang, oomd and Talos log themselves.
+counts, and the kills that systemd-oomd, earlyoom, nohang, oomd and Talos log themselves. The
+kernel's words right behind a stamp count in a log that names no programs.
 
 A kill is reported once, by the first line that proves it. The kernel writes at most ten OOM traces
 in five seconds, and only `Killed process …` for further kills, so that this line suffices; so does
@@ -296,7 +298,8 @@ impl<W: Write> Report<W> {
         }
         let mut line = message.kernel_line();
         line.seq = Some(self.messages);
-        self.stamps.insert(self.messages, Message { text: String::new(), ..message.clone() });
+        let stamp = Message { text: String::new(), whole: None, ..message.clone() };
+        self.stamps.insert(self.messages, stamp);
         let host = self.host(message);
         let assembler = self.assemblers.entry(host.clone()).or_default();
         assembler.feed(&line, &mut self.events);
@@ -306,7 +309,7 @@ impl<W: Write> Report<W> {
         };
         self.give_up_silent_host();
         if !self.is_device {
-            self.unread.take(message.line, &line, None);
+            self.unread.take(message.line, &line, message.whole.as_deref());
         }
         if !message.from_kernel && self.all {
             self.waiting.insert(self.messages, user_record(message));

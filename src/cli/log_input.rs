@@ -142,10 +142,12 @@ impl<R: BufRead> LogInput<R> {
         each_line(input, &name, |line| {
             bytes += line.len() as u64;
             odd += odd_bytes(line);
-            match log.feed(line) {
-                Some(message) => take(message),
-                None => Ok(()),
+            let mut complete = log.feed(line);
+            while let Some(message) = complete {
+                take(message)?;
+                complete = log.more();
             }
+            Ok(())
         })?;
         let is_log = log.has_stamps();
         for message in log.finish() {

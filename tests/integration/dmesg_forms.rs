@@ -77,6 +77,39 @@ fn both_faults_are_found_in_every_form_that_shows_the_kernel() {
         "- `[  12.345678] %`",
         "[2026-11-25 09:00:00] [   12.345678] %",
         "[-- MARK -- Wed Nov 25 09:00:00 2026]\n[   12.345678] %",
+        "[   12.345678] %\0",
+        "2026-11-25T09:00:00Z %",
+        "2026-11-25T09:00:00.123Z\t%",
+        "2026-11-25T09:00:00Z <3>%",
+        "Nov 25 09:00:00 %",
+        "Nov 25 09:00:00 h %",
+        "2026-11-25T09:00:00Z 3,1234,12345678,-;%",
+        "2026-11-25T09:00:00Z {\"_TRANSPORT\": \"kernel\", \"MESSAGE\": \"%\"}",
+        "2026-11-25T09:00:00Z {job=\"kern\", unit=\"\"} %",
+        "2026-11-25T09:00:00.1Z stdout F %",
+        "2026-11-25T09:00:00.1Z stdout F Nov 25 09:00:00 h kernel: %",
+        "2026-11-25T09:00:00.1Z stdout F 3,1234,12345678,-;%",
+        "2026-11-25T09:00:00.1Z stdout F {\"_TRANSPORT\": \"kernel\", \"MESSAGE\": \"%\"}",
+        "2026-11-25T09:00:00.1Z stdout P [   12\n2026-11-25T09:00:00.1Z stdout F .345678] %",
+        "<3>1 2026-11-25T09:00:00.1+00:00 h kernel - - - [   12.345678] %",
+        "<3>1 2026-11-25T09:00:00.1+00:00 h kernel - - - \u{feff}%",
+        "<3>1 2026-11-25T09:00:00Z h kernel - - [a@1 b=\"c]\"][d@2 e=\"\\\"]\"] %",
+        "312 <3>1 2026-11-25T09:00:00Z h kernel - - - %",
+        "1 2026-11-25T09:00:00Z h kernel - - - %",
+        "{\"stream\": \"stdout\", \"message\": \"[   12.345678] %\"}",
+        "{\"stream\": \"stdout\", \"log\": \"3,1234,12345678,-;%\"}",
+        "{\"facility\": \"kern\", \"msg\": \"%\", \"talos-time\": \"2026-11-25T09:00:00Z\"}",
+        "{\"jsonPayload\": {\"MESSAGE\": \"%\", \"_TRANSPORT\": \"kernel\"}}",
+        "{\"textPayload\": \"[   12.345678] %\", \"timestamp\": \"2026-11-25T09:00:00Z\"}",
+        "{\"version\": \"1.1\", \"short_message\": \"%\", \"_facility\": \"kern\"}",
+        "{\"Facility\": \"kern\", \"SyslogMessage\": \"%\", \"ProcessName\": \"kernel\"}",
+        "{\"_msg\": \"%\", \"SYSLOG_IDENTIFIER\": \"kernel\", \"_stream\": \"{}\"}",
+        "{\"_index\": \"a\", \"_source\": {\"message\": \"Nov 25 09:00:00 h kernel: %\"}}",
+        "{\"result\": {\"_raw\": \"Nov 25 09:00:00 h kernel: %\"}}",
+        "{\"PROGRAM\": \"kernel\", \"MESSAGE\": \"%\", \"FACILITY\": \"kern\"}",
+        "[0] tail.0: [[1790506800.1, {}], {\"log\": \"Nov 25 09:00:00 h kernel: %\"}]",
+        "[\"[  12.345678] %\"]",
+        "{\n  \"events\": [\n    {\n      \"message\": \"Nov 25 09:00:00 h kernel: %\"\n    }\n  ]\n}",
     ] {
         let (code, events, error) = read(&log(form));
         let kinds: Vec<&str> = events.iter().map(|(kind, _)| &**kind).collect();
@@ -101,6 +134,13 @@ fn a_prefix_of_a_tool_is_read_and_named() {
         ("123:[  12.345678] %", None),
         ("   123\t[  12.345678] %", None),
         ("    123 [  12.345678] %", None),
+        ("[pod/kmsg-abc/kmsg] 2026-11-25T09:00:00Z %", Some("kmsg-abc/kmsg")),
+        ("kmsg-abc kmsg [Wed Nov 25 09:00:00 2026] %", Some("kmsg-abc kmsg")),
+        ("kmsg-abc kmsg Nov 25 09:00:00 h kernel: %", Some("kmsg-abc kmsg")),
+        ("node17 Nov 25 09:00:00 h kernel: %", Some("node17")),
+        ("node17\t[   12.345678] %", Some("node17")),
+        (" 0: [   12.345678] %", Some("0")),
+        ("[1,0]<stdout>:[   12.345678] %", Some("1,0")),
     ] {
         let (code, events, error) = read(&log(form));
         let expected = ["oom_kill", "xid"].map(|kind| (kind.to_owned(), origin.map(str::to_owned)));
@@ -124,6 +164,11 @@ fn what_does_not_show_the_kernel_is_refused_with_the_first_line() {
         "Warning  OOMKilling  3m56s                   kernel-monitor  %",
         "{\"message\": \"%\", \"process\": {\"name\": \"app\", \"pid\": 7}}",
         "{\"level\": \"error\", \"msg\": \"%\"}",
+        "{\n  \"text\": \"%\",\n  \"tags\": [\n    {\n      \"a\": 1\n    }\n  ]\n}",
+        "kmsg-abc kmsg %",
+        "2026-11-25T09:00:00Z {job=\"kern\", unit=\"a.service\"} %",
+        "<3>1 2026-11-25T09:00:00Z h kernel 7 - - %",
+        "{\"PROGRAM\": \"app\", \"MESSAGE\": \"%\", \"PID\": \"7\"}",
     ] {
         let (code, events, error) = read(&log(form));
         assert_eq!((code, &*events), (Some(2), &[][..]), "{form}: {error}");
@@ -131,6 +176,45 @@ fn what_does_not_show_the_kernel_is_refused_with_the_first_line() {
             assert!(error.contains(words), "{form}: {error}");
         }
     }
+}
+
+#[test]
+fn lines_that_a_terminal_of_80_columns_has_wrapped_are_read() {
+    let log = log("[   12.345678] %");
+    let wrap = |line: &str| {
+        let parts = line.as_bytes().chunks(80).map(|part| str::from_utf8(part).unwrap());
+        parts.collect::<Vec<&str>>().join("\n")
+    };
+    let wrapped: Vec<String> = log.lines().map(wrap).collect();
+    let (code, events, error) = read(&wrapped.join("\n"));
+    let kinds: Vec<&str> = events.iter().map(|(kind, _)| &**kind).collect();
+    assert_eq!((code, &*kinds, &*error), (Some(1), &["oom_kill", "xid"][..], ""));
+}
+
+#[test]
+fn a_document_on_one_line_gives_all_its_lines() {
+    let lines = |form: &str| [KILL, XID].map(|message| form.replace('%', message)).join(", ");
+    let values = lines("[\"1790506800000000000\", \"%\"]");
+    let stream = format!("{{\"stream\": {{\"transport\": \"kernel\"}}, \"values\": [{values}]}}");
+    for log in [
+        format!("[{}]", lines("\"[   12.345678] %\"")),
+        format!("{{\"data\": {{\"resultType\": \"streams\", \"result\": [{stream}]}}}}"),
+        stream,
+    ] {
+        let (code, events, error) = read(&log);
+        let kinds: Vec<&str> = events.iter().map(|(kind, _)| &**kind).collect();
+        assert_eq!((code, &*kinds, &*error), (Some(1), &["oom_kill", "xid"][..], ""), "{log}");
+    }
+}
+
+/// A program can write such a line to the syslog, beside those that name their programs.
+#[test]
+fn an_untagged_line_of_a_syslog_with_programs_is_no_event() {
+    let log = format!("Nov 25 09:00:00 h app[7]: x\nNov 25 09:00:00 h {KILL}\n");
+    let (code, events, error) = read(&log);
+    assert_eq!((code, &*events), (Some(2), &[][..]), "{error}");
+    assert!(error.contains("1 line holds"), "{error}");
+    assert!(error.contains("line 2, `Out of memory: Killed process 4242"), "{error}");
 }
 
 #[test]
@@ -171,8 +255,17 @@ fn the_same_process_may_be_killed_on_each_of_many_nodes() {
         let many: String = lines.collect();
         assert!(read(&many).1.len() >= 256, "{form}");
     }
-    let hosts = (0..10).map(|host| format!("Nov 25 09:00:00 node{host} kernel: {KILL}\n"));
-    assert_eq!(read(&hosts.collect::<String>()).1.len(), 10);
+    for form in [
+        "Nov 25 09:00:00 node% kernel: KILL",
+        "Nov 25 09:00:00 node% KILL",
+        "<3>1 2026-11-25T09:00:00.1Z node% kernel - - - [   12.345678] KILL",
+        "2026-11-25T09:00:00Z {hostname=\"node%\", transport=\"kernel\"} KILL",
+        "{\"host\": \"node%\", \"message\": \"[   12.345678] KILL\"}",
+    ] {
+        let hosts = (0..10).map(|host| format!("{form}\n").replace('%', &host.to_string()));
+        let hosts: String = hosts.map(|line| line.replace("KILL", KILL)).collect();
+        assert_eq!(read(&hosts).1.len(), 10, "{form}");
+    }
     let twice = format!("node1: {stamp} {KILL}\nnode1: {stamp} {KILL}\n");
     assert_eq!(read(&twice).1.len(), 1, "one kill of one node");
 }

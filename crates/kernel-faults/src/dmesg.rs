@@ -2,6 +2,7 @@
 //! The form is detected line by line, so a file may mix them. A prefix that a tool puts before each
 //! line is detected at the first stamp.
 
+mod container;
 mod forwarded;
 mod header;
 mod json;
@@ -10,11 +11,12 @@ mod local;
 mod prefix;
 mod records;
 mod stamp;
+mod tags;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -68,6 +70,8 @@ pub struct Message {
     pub caller: Option<String>,
     /// The message; unprintable bytes are `\xNN`.
     pub text: String,
+    /// The line after its stamp, if words before the text were taken for a host or a program.
+    pub whole: Option<String>,
 }
 
 impl Message {
@@ -115,6 +119,8 @@ pub struct LogText {
     origins: BTreeMap<String, Lines>,
     /// Lines whose prefix names something that is not kept apart.
     others: Lines,
+    /// Complete messages that were not returned.
+    ready: VecDeque<Message>,
 }
 
 impl LogText {
@@ -123,9 +129,20 @@ impl LogText {
         Self::default()
     }
 
-    /// Takes one line, without its newline. Returns the message before it of the same origin, which
-    /// is now complete.
+    /// Takes one line, without its newline. Returns a message that is now complete, mostly the one
+    /// before it of the same origin; [`Self::more`] returns the others.
     pub fn feed(&mut self, bytes: &[u8]) -> Option<Message> {
+        let complete = self.feed_line(bytes);
+        self.ready.extend(complete);
+        self.more()
+    }
+
+    /// The next message that is complete.
+    pub fn more(&mut self) -> Option<Message> {
+        self.ready.pop_front()
+    }
+
+    fn feed_line(&mut self, bytes: &[u8]) -> Option<Message> {
         self.lines += 1;
         let bytes = bytes.get(..LONGEST_LINE).unwrap_or(bytes);
         let end = bytes.iter().rposition(|byte| *byte != b'\r').map_or(0, |last| last + 1);
@@ -144,6 +161,7 @@ impl LogText {
         }
         let Prefix::Has(shape) = self.prefix else {
             let message = self.plain.feed(self.lines, None, &text);
+            self.ready.append(&mut self.plain.earlier);
             if self.plain.has_stamps() {
                 self.prefix = Prefix::None;
             }
@@ -155,7 +173,11 @@ impl LogText {
                 let (name, rest) = (name.to_owned(), rest.to_owned());
                 let origin = (!name.is_empty()).then_some(&*name);
                 let number = self.lines;
-                self.reader(&name).feed(number, origin, &rest)
+                let reader = self.reader(&name);
+                let message = reader.feed(number, origin, &rest);
+                let mut earlier = std::mem::take(&mut reader.earlier);
+                self.ready.append(&mut earlier);
+                message
             }
             None if text.is_empty() => None,
             _ => self.plain.feed_foreign(self.lines, &text),
@@ -189,7 +211,8 @@ impl LogText {
     /// The last messages, in the order of their lines.
     pub fn finish(&mut self) -> Vec<Message> {
         let readers = self.origins.values_mut().chain([&mut self.plain, &mut self.others]);
-        let mut last: Vec<Message> = readers.filter_map(Lines::finish).collect();
+        let mut last: Vec<Message> = readers.flat_map(Lines::finish).collect();
+        last.extend(self.ready.drain(..));
         last.sort_by_key(|message| message.line);
         last
     }

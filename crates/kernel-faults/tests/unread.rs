@@ -23,7 +23,7 @@ fn read(messages: &[Message]) -> (Vec<&'static str>, u64) {
     let mut events = Vec::new();
     for message in messages {
         assembler.feed(&message.kernel_line(), &mut events);
-        unread.take(message.line, &message.kernel_line(), None);
+        unread.take(message.line, &message.kernel_line(), message.whole.as_deref());
     }
     assembler.finish(&mut events);
     let kinds: Vec<&str> = events.iter().map(|event| event.kind.kind()).collect();
@@ -61,6 +61,24 @@ fn a_fault_in_an_unreadable_form_is_noticed() {
         ] {
             let (kinds, unread) = read(&messages(line.as_bytes()));
             assert_eq!((&*kinds, unread), (&[][..], 1), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_fault_behind_a_stamp_gives_its_event_or_is_noticed() {
+    for (_, text) in faults().into_iter().filter(|(program, _)| program == "kernel") {
+        for line in [
+            format!("2026-11-25T09:00:00Z {text}"),
+            format!("2026-11-25T09:00:00Z\t{text}"),
+            format!("[pod/kmsg-abc/kmsg] 2026-11-25T09:00:00Z {text}"),
+            format!("Nov 25 09:00:00 {text}"),
+            format!("Nov 25 09:00:00 h {text}"),
+            format!("2026-11-25T09:00:00Z stdout F {text}"),
+            format!("2026-11-25T09:00:00Z {{job=\"kern\"}} {text}"),
+        ] {
+            let (kinds, unread) = read(&messages(line.as_bytes()));
+            assert_eq!(kinds.len() as u64 + unread, 1, "{line}: {kinds:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! JSON objects in which shippers carry a log: Vector, Filebeat, Fluent Bit, Loki.
+//! JSON objects in which shippers and log services carry a log.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -13,34 +13,90 @@ const DEEPEST: usize = 4;
 pub(super) enum Carried {
     /// A message whose sender the object names, or nobody's.
     Message(Box<Message>),
-    /// A line of a log, which names its sender itself.
-    Line(String),
+    /// A line of a log, which names its sender itself, as the text of a message with the time and
+    /// the host of the object.
+    Line(Box<Message>),
+    /// Several of them.
+    Many(Vec<Carried>),
 }
 
-/// Reads an object with its text in `message`, `log` or `line`.
+/// Members with the text: of Vector, Filebeat and most others, Docker and Fluent Bit, Promtail,
+/// Talos, Cloud Logging, Graylog, Azure, VictoriaLogs, Splunk, and syslog-ng.
+const TEXTS: [&str; 10] = [
+    "message",
+    "log",
+    "line",
+    "msg",
+    "textPayload",
+    "short_message",
+    "SyslogMessage",
+    "_msg",
+    "_raw",
+    "MESSAGE",
+];
+/// Members with the object that has the text: of Cloud Logging, Elasticsearch and Splunk.
+const PAYLOADS: [&str; 3] = ["jsonPayload", "_source", "result"];
+/// Members with the time.
+const TIMES: [&str; 7] =
+    ["@timestamp", "timestamp", "time", "talos-time", "_time", "TimeGenerated", "EventTime"];
+
+/// Reads an object with its text in one of [`TEXTS`], or a response of Loki.
 pub(super) fn read(entry: &Map<String, Value>) -> Option<Carried> {
-    let printed = ["message", "log", "line"].iter().find_map(|key| text(entry.get(*key)?))?;
+    one(entry).or_else(|| streams(entry))
+}
+
+/// A response of Loki: `{"data": {"result": [{"stream": {labels}, "values": [["time", "line"]]}]}}`,
+/// or one of its streams.
+fn streams(entry: &Map<String, Value>) -> Option<Carried> {
+    let result = entry.get("data").and_then(|data| data.get("result")).and_then(Value::as_array);
+    let many = match result {
+        Some(result) => result.iter().filter_map(|stream| streams(stream.as_object()?)).collect(),
+        None => {
+            let labels = entry.get("stream")?.as_object()?;
+            entry.get("values")?.as_array()?.iter().filter_map(|pair| value(labels, pair)).collect()
+        }
+    };
+    Some(Carried::Many(many))
+}
+
+/// One line of a stream, and its time in nanoseconds.
+fn value(labels: &Map<String, Value>, pair: &Value) -> Option<Carried> {
+    let (nanos, line) = (pair.get(0)?.as_str()?.parse().ok()?, pair.get(1)?.clone());
+    let at = Timestamp::from_nanosecond(nanos).ok()?;
+    let mut entry = labels.clone();
+    entry.insert("line".to_owned(), line);
+    entry.insert("timestamp".to_owned(), Value::String(at.to_string()));
+    one(&entry)
+}
+
+fn one(entry: &Map<String, Value>) -> Option<Carried> {
+    let direct = |entry: &Map<String, Value>| TEXTS.iter().find_map(|key| text(entry.get(*key)?));
+    let payload = || PAYLOADS.iter().find_map(|key| direct(entry.get(*key)?.as_object()?));
+    let printed = direct(entry).or_else(payload)?;
     let printed = printed.strip_suffix("\\x0a").unwrap_or(&printed);
     let mut sender = Sender::default();
     sender.read(entry, 0);
-    if !sender.is_named && !sender.is_program && header::is_stamped(printed) {
-        return Some(Carried::Line(printed.to_owned()));
-    }
-    let utc = ["@timestamp", "timestamp", "time"]
-        .iter()
-        .find_map(|key| entry.get(*key)?.as_str()?.parse::<Timestamp>().ok());
-    let stamped = header::kernel_stamp(printed);
-    Some(Carried::Message(Box::new(Message {
+    let utc = TIMES.iter().find_map(|key| entry.get(*key)?.as_str()?.parse::<Timestamp>().ok());
+    let message = Message {
         utc,
-        boot_clock: stamped.at,
-        position: stamped.at,
         stamp: utc.map(|utc| utc.to_string()).unwrap_or_default(),
         host: sender.host.clone(),
+        ..Message::default()
+    };
+    // What a container printed names its sender itself.
+    let is_printed = entry.get("stream").is_some_and(Value::is_string);
+    if is_printed || (!sender.is_named && !sender.is_program && header::is_stamped(printed)) {
+        return Some(Carried::Line(Box::new(Message { text: printed.to_owned(), ..message })));
+    }
+    let stamped = header::kernel_stamp(printed);
+    Some(Carried::Message(Box::new(Message {
+        boot_clock: stamped.at,
+        position: stamped.at,
         from_kernel: sender.is_kernel(),
         identifier: sender.identifier.clone(),
         caller: stamped.caller.map(str::to_owned),
         text: stamped.text.to_owned(),
-        ..Message::default()
+        ..message
     })))
 }
 
@@ -64,6 +120,11 @@ impl Sender {
     /// Whether another sender is named.
     pub(super) fn is_program(&self) -> bool {
         self.is_program
+    }
+
+    /// The host that is named.
+    pub(super) fn host(&self) -> Option<String> {
+        self.host.clone()
     }
 
     fn read(&mut self, entry: &Map<String, Value>, depth: usize) {
@@ -92,15 +153,18 @@ impl Sender {
     pub(super) fn member(&mut self, key: &str, value: &Value) {
         let key = key.trim_start_matches('_').to_ascii_lowercase();
         let words = value.as_str().unwrap_or_default();
+        if value.as_str().is_some_and(str::is_empty) {
+            return;
+        }
         match &*key {
             "transport" | "journal_transport" => self.note(words == "kernel"),
-            "syslog_identifier" | "identifier" | "appname" | "app_name" | "ident" | "program"
-            | "programname" => {
+            "syslog_identifier" | "identifier" | "appname" | "app_name" | "application_name"
+            | "ident" | "processname" | "program" | "programname" => {
                 self.identifier = Some(words.to_owned());
                 self.note(words == "kernel");
             }
             "syslog_facility" | "facility" => self.facility(value),
-            "host" | "hostname" => self.host = text(value),
+            "host" | "hostname" | "computer" => self.host = text(value),
             "pid" | "syslog_pid" | "comm" | "exe" | "unit" | "systemd_unit" | "uid" => {
                 self.is_program = true;
             }
@@ -130,6 +194,8 @@ pub(super) fn labelled(text: &str) -> Option<(Sender, &str)> {
             return Some((sender, rest.trim_start_matches([' ', '\t'])));
         }
         let (name, after) = rest.split_once("=\"")?;
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        name.bytes().all(fits).then_some(())?;
         let end = end_of_string(after)?;
         let value: String = serde_json::from_str(&format!("\"{}\"", after.get(..end)?)).ok()?;
         sender.member(name, &Value::String(value));

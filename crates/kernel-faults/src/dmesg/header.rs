@@ -12,9 +12,13 @@ pub(super) const MARGIN: [char; 11] = [' ', '\t', '>', '-', '+', '*', '|', '#', 
 
 /// Whether a line begins with the stamp of a kernel log, or is a record of it.
 pub(super) fn is_stamped(text: &str) -> bool {
-    record(text).is_some()
-        || broadcast(text).is_some()
-        || stamp::parse(facility(text).1, &mut Clock::default()).is_some()
+    record(text).is_some() || broadcast(text).is_some() || has_stamp(text)
+}
+
+/// Whether a line begins with a stamp, perhaps after its facility.
+pub(super) fn has_stamp(text: &str) -> bool {
+    let (_, rest) = facility(text);
+    rfc5424(rest).is_some() || stamp::parse(rest, &mut Clock::default()).is_some()
 }
 
 /// A record of `/dev/kmsg`, also as netconsole sends it, with the kernel's release before it
@@ -80,11 +84,52 @@ pub(super) fn priority(text: &str) -> Option<(u16, &str)> {
     LEVELS.contains(&level).then_some((facility, rest))
 }
 
-/// `[   12.345678] text` right after a container log's stamp, with CRI's `stdout F ` between.
-pub(super) fn printed_in_container(rest: &str) -> Option<&str> {
-    let rest =
-        rest.strip_prefix("stdout F ").or_else(|| rest.strip_prefix("stderr F ")).unwrap_or(rest);
-    rest.starts_with('[').then_some(rest)
+/// `1 2026-11-21T02:31:07+00:00 host app procid msgid [data] text`, as RFC 5424 has it after the
+/// priority.
+pub(super) fn rfc5424(text: &str) -> Option<Message> {
+    let (stamp, rest) = stamp::parse(text.strip_prefix("1 ")?, &mut Clock::default())?;
+    let mut words = rest.trim_start().splitn(5, ' ');
+    let (host, app) = (words.next()?, words.next()?);
+    let (procid, _msgid, rest) = (words.next()?, words.next()?, words.next()?);
+    let text = structured_data(rest)?;
+    let text = text.strip_prefix(' ').unwrap_or(text);
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    // A pid is klogd's, or of a program that calls itself so.
+    let from_kernel = app == "kernel" && procid == "-";
+    let stamped = if from_kernel { kernel_stamp(text) } else { KernelStamp::none(text) };
+    Some(Message {
+        utc: stamp.utc,
+        local: stamp.local,
+        boot_clock: stamped.at,
+        position: stamped.at.or(Some(stamp.position)),
+        exact: stamped.at.is_some(),
+        stamp: stamp.printed,
+        host: (host != "-").then(|| host.to_owned()),
+        from_kernel,
+        identifier: Some(app.to_owned()),
+        caller: stamped.caller.map(str::to_owned),
+        text: stamped.text.to_owned(),
+        ..Message::default()
+    })
+}
+
+/// The text after `-` or `[id key="value"][…]`.
+fn structured_data(text: &str) -> Option<&str> {
+    if let Some(rest) = text.strip_prefix('-') {
+        return Some(rest);
+    }
+    let mut rest = text;
+    while let Some(element) = rest.strip_prefix('[') {
+        let (mut in_string, mut escaped) = (false, false);
+        let end = element.bytes().position(|byte| {
+            let is_quote = byte == b'"' && !escaped;
+            in_string ^= is_quote;
+            escaped = byte == b'\\' && !escaped;
+            byte == b']' && !in_string
+        })?;
+        rest = element.get(end + 1..)?;
+    }
+    (rest.len() < text.len()).then_some(rest)
 }
 
 /// `[ T123]` or `[C1]`, perhaps after a space.
@@ -179,6 +224,12 @@ pub(super) struct KernelStamp<'a> {
     pub text: &'a str,
 }
 
+impl<'a> KernelStamp<'a> {
+    fn none(text: &'a str) -> Self {
+        Self { at: None, caller: None, text }
+    }
+}
+
 /// Reads `[   12.345678][ T123] text`, or a text without any stamp.
 pub(super) fn kernel_stamp(text: &str) -> KernelStamp<'_> {
     match stamp::boot_seconds(text.trim_start()) {
@@ -187,6 +238,6 @@ pub(super) fn kernel_stamp(text: &str) -> KernelStamp<'_> {
             let text = rest.strip_prefix(' ').unwrap_or(rest);
             KernelStamp { at: Some(at), caller, text }
         }
-        None => KernelStamp { at: None, caller: None, text },
+        None => KernelStamp::none(text),
     }
 }

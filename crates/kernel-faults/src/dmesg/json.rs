@@ -65,6 +65,11 @@ impl DmesgJson {
         Some(None)
     }
 
+    /// The message of a record whose end is missing, at the end of the document.
+    pub(super) fn truncated(&mut self) -> Option<Message> {
+        std::mem::take(&mut self.has_text).then(|| std::mem::take(&mut self.message))
+    }
+
     fn member(&mut self, key: &str, value: &Value) {
         self.has_text |= key == "msg";
         member(&mut self.message, key, value);
@@ -122,37 +127,75 @@ fn dmesg(entry: &Map<String, Value>) -> Option<Message> {
     Some(message)
 }
 
-/// `journalctl -o json-pretty`, which prints a member a line.
+/// What a line is of an object that is printed a member a line.
+#[derive(Debug)]
+pub(super) enum Pretty {
+    /// It is of none.
+    Other,
+    /// The object goes on.
+    Inside,
+    /// The whole object.
+    Entry(String),
+    /// The lines before this one were of none.
+    Lost(String),
+}
+
+/// `journalctl -o json-pretty` and `jq`, which print a member a line.
 #[derive(Debug, Default)]
 pub(super) struct PrettyJson {
     entry: Option<String>,
+    /// Objects that are open within the entry.
+    depth: usize,
 }
 
 impl PrettyJson {
-    /// `None`: the line is not of such an entry; else the message that it ends, if any.
-    pub(super) fn feed(&mut self, line: &str) -> Option<Option<Message>> {
+    /// Takes a line.
+    pub(super) fn feed(&mut self, line: &str) -> Pretty {
         let line = line.trim();
         let Some(entry) = &mut self.entry else {
-            (line == "{").then(|| self.entry = Some(line.to_owned()))?;
-            return Some(None);
+            if line == "{" {
+                self.begin();
+                return Pretty::Inside;
+            }
+            return Pretty::Other;
         };
+        if line == "{" && entry.ends_with('[') {
+            // Mostly the object only holds a list of entries: `{"events": [`.
+            let lost = self.forget().filter(|entry| entry.contains(','));
+            self.begin();
+            return lost.map_or(Pretty::Inside, Pretty::Lost);
+        }
         let element = line.strip_suffix(',').unwrap_or(line);
-        let member = line.starts_with('"')
+        let is_member = line.starts_with('"')
             || matches!(element, "[" | "]")
             || element.bytes().all(|byte| byte.is_ascii_digit());
         let ends = element == "}";
-        if !(member || ends) || entry.len() + line.len() > LONGEST_ENTRY {
+        if !(is_member || ends) || entry.len() + line.len() > LONGEST_ENTRY {
             // No entry, or a truncated one; other text follows.
-            self.entry = None;
-            return None;
+            return self.forget().map_or(Pretty::Other, Pretty::Lost);
         }
-        entry.push_str(if ends { element } else { line });
-        Some(if ends { self.entry.take().and_then(|entry| record(&entry)) } else { None })
+        if ends && self.depth == 0 {
+            entry.push_str(element);
+            return self.forget().map_or(Pretty::Other, Pretty::Entry);
+        }
+        entry.push_str(line);
+        self.depth -= usize::from(ends);
+        self.depth += usize::from(line.starts_with('"') && line.ends_with('{'));
+        Pretty::Inside
     }
 
-    /// The entry belongs to another document.
-    pub(super) fn forget(&mut self) {
-        self.entry = None;
+    /// Whether an object goes on.
+    pub(super) fn is_inside(&self) -> bool {
+        self.entry.is_some()
+    }
+
+    fn begin(&mut self) {
+        (self.entry, self.depth) = (Some("{".to_owned()), 0);
+    }
+
+    /// The entry belongs to another document, or is over.
+    pub(super) fn forget(&mut self) -> Option<String> {
+        self.entry.take()
     }
 }
 
@@ -163,23 +206,17 @@ pub(super) fn is_bracket(line: &str) -> bool {
     matches!(&*bare, "[" | "]" | "]}" | "{\"dmesg\":[" | "{\"dmesg\":[]}")
 }
 
-/// A JSON object on one line that carries the line of a log: of Docker's `json-file`, or of a
-/// shipper.
-pub(super) fn line(text: &str) -> Option<String> {
-    text.starts_with('{').then_some(())?;
-    let Ok(Value::Object(entry)) = serde_json::from_str(text) else { return None };
-    if entry.get("stream").is_some_and(Value::is_string) {
-        let printed = self::text(entry.get("log")?)?;
-        return Some(printed.strip_suffix("\\x0a").map(str::to_owned).unwrap_or(printed));
-    }
-    match forwarded::read(&entry)? {
-        Carried::Line(line) => Some(line),
-        Carried::Message(_) => None,
-    }
+/// The JSON object on a line: of json-sse (`data: {…}`), json-seq (after a record separator),
+/// Fluent Bit's standard output, or as it is.
+pub(super) fn on_one_line(text: &str) -> Option<&str> {
+    let entry = text.strip_prefix("data: ").or_else(|| text.strip_prefix("\\x1e"));
+    let entry = entry.or_else(|| of_fluent_bit(text)).unwrap_or(text).trim_start();
+    entry.starts_with('{').then_some(entry)
 }
 
 /// The record in `[0] tag: [1790506800.1, {…}]`, as Fluent Bit prints it to its standard output.
-pub(super) fn of_fluent_bit(text: &str) -> Option<&str> {
+/// Newer versions have metadata beside the time: `[0] tag: [[1790506800.1, {}], {…}]`.
+fn of_fluent_bit(text: &str) -> Option<&str> {
     let (number, rest) = text.strip_prefix('[')?.split_once("] ")?;
     let (tag, rest) = rest.split_once(": [")?;
     let is_one = number.bytes().all(|byte| byte.is_ascii_digit()) && !tag.contains(' ');
@@ -187,18 +224,25 @@ pub(super) fn of_fluent_bit(text: &str) -> Option<&str> {
     is_one.then_some(record)
 }
 
-/// One record of `dmesg --json`, one entry of `journalctl -o json`, or one message of a shipper,
-/// perhaps with the comma before the next one.
-pub(super) fn record(line: &str) -> Option<Message> {
+/// The object after `tag<tab>`, as Fluentd writes it to files.
+pub(super) fn tagged(rest: &str) -> Option<&str> {
+    let (tag, entry) = rest.split_once('\t')?;
+    (entry.starts_with('{') && !tag.contains(' ')).then_some(entry)
+}
+
+/// Reads one record of `dmesg --json`, one entry of `journalctl -o json`, or one message of a
+/// shipper, perhaps with the comma before the next one.
+pub(super) fn carried(line: &str) -> Option<Carried> {
+    let line = line.trim_end();
     let line = line.strip_suffix(',').unwrap_or(line);
     let Ok(Value::Object(entry)) = serde_json::from_str(line) else { return None };
-    journal(&entry).or_else(|| dmesg(&entry)).or_else(|| {
-        entry.get("stream").is_none().then_some(())?;
-        match forwarded::read(&entry)? {
-            Carried::Message(message) => Some(*message),
-            Carried::Line(_) => None,
-        }
-    })
+    let message = || journal(&entry).or_else(|| dmesg(&entry));
+    message().map(|message| Carried::Message(Box::new(message))).or_else(|| forwarded::read(&entry))
+}
+
+/// Whether a line is a record, an entry or a message of a shipper, by itself.
+pub(super) fn is_record(line: &str) -> bool {
+    line.starts_with('{') && matches!(carried(line), Some(Carried::Message(_)))
 }
 
 /// The fields of `journalctl --output-fields=MESSAGE`, none of which is about the sender.
@@ -220,6 +264,8 @@ fn is_anonymous(entry: &Map<String, Value>) -> bool {
 
 fn journal(entry: &Map<String, Value>) -> Option<Message> {
     let text = text(entry.get("MESSAGE")?)?;
+    // syslog-ng has a member of the same name.
+    entry.get("PROGRAM").is_none().then_some(())?;
     let field = |name: &str| entry.get(name).and_then(Value::as_str);
     let micros = |name: &str| field(name).and_then(|text| text.parse::<u64>().ok());
     let realtime = micros("__REALTIME_TIMESTAMP");

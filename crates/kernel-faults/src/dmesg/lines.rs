@@ -1,8 +1,13 @@
 //! The lines of one source: a log without a prefix before its lines.
 
+use std::collections::VecDeque;
+
+use super::container::{self, Parts};
+use super::forwarded::{self, Carried};
 use super::header;
 use super::stamp::{self, Clock, Stamp};
-use super::{LONGEST_LINE, Message, forwarded, json};
+use super::tags::Tags;
+use super::{LONGEST_LINE, Message, json};
 use crate::kmsg;
 
 /// The most stamps of other logs around the line of a log.
@@ -44,6 +49,7 @@ pub(super) struct Lines {
     /// Lines begin with `kernel:`, as rsyslog writes to terminals.
     broadcast: bool,
     monotonic: Monotonic,
+    tags: Tags,
     clock: Clock,
     json: json::DmesgJson,
     pretty: json::PrettyJson,
@@ -52,6 +58,9 @@ pub(super) struct Lines {
     /// Prefix of every line of a log that was quoted or indented.
     margin: String,
     pending: Option<Message>,
+    parts: Parts,
+    /// Complete messages before the one that [`Self::feed`] returns.
+    pub(super) earlier: VecDeque<Message>,
 }
 
 impl Lines {
@@ -65,13 +74,18 @@ impl Lines {
     ) -> Option<Message> {
         self.number = number;
         self.origin = origin.map(str::to_owned);
+        let (lost, text) = self.parts.join(text);
+        if let Some(lost) = lost {
+            let complete = self.feed_whole(&lost);
+            self.earlier.extend(complete);
+        }
+        text.and_then(|text| self.feed_whole(&text))
+    }
+
+    fn feed_whole(&mut self, text: &str) -> Option<Message> {
         let text = self.without_margin(text);
         if let Some(found) = self.feed_json(text) {
-            self.is_text = false;
-            return found.and_then(|message| self.replace(message));
-        }
-        if let Some(printed) = json::line(text) {
-            return self.feed_text(&printed);
+            return found;
         }
         if let Some(line) = self.unquoted(text) {
             return self.feed_text(&line);
@@ -104,6 +118,19 @@ impl Lines {
         Some(line)
     }
 
+    /// The lines in a JSON array of strings, with the same limit.
+    fn strings(&mut self, text: &str) -> Option<Carried> {
+        (self.quoted || self.form == Form::Bare).then_some(())?;
+        text.starts_with("[\"").then_some(())?;
+        let lines: Vec<String> = serde_json::from_str(text.trim_end()).ok()?;
+        let lines = lines.iter().map(|line| kmsg::printable(line.as_bytes()).into_owned());
+        let lines: Vec<String> = lines.collect();
+        header::is_stamped(lines.first()?).then_some(())?;
+        self.quoted = true;
+        let line = |text| Carried::Line(Box::new(Message { text, ..Message::default() }));
+        Some(Carried::Many(lines.into_iter().map(line).collect()))
+    }
+
     fn feed_text(&mut self, text: &str) -> Option<Message> {
         if header::is_journal_notice(text) {
             return self.pending.take();
@@ -126,29 +153,102 @@ impl Lines {
         }
     }
 
-    /// `None`: the line is no JSON of a log; else the message that it ends, if any.
+    /// `None`: the line is no JSON of a log; else the message that is complete now, if any.
     fn feed_json(&mut self, text: &str) -> Option<Option<Message>> {
         // It belongs to the message before it, whose program may have written anything.
         if self.is_text && text.starts_with([' ', '\t']) {
             return None;
         }
         if json::is_bracket(text) && !self.json.is_inside() {
+            self.is_text = false;
             return Some(None);
         }
         if let Some(found) = self.json.feed(text) {
             self.pretty.forget();
-            return Some(found);
+            self.is_text = false;
+            return Some(found.and_then(|message| self.replace(message)));
         }
-        if let Some(found) = self.pretty.feed(text) {
-            self.form = if found.is_some() { Form::Stamped } else { self.form };
-            return Some(found);
+        if let Some(truncated) = self.json.truncated() {
+            let complete = self.replace(truncated);
+            self.earlier.extend(complete);
         }
-        // `data: {…}` is -o json-sse, and a record separator before it -o json-seq.
-        let entry = text.strip_prefix("data: ").or_else(|| text.strip_prefix("\\x1e"));
-        let entry = entry.or_else(|| json::of_fluent_bit(text)).unwrap_or(text).trim_start();
-        let message = entry.starts_with('{').then(|| json::record(entry))??;
-        self.form = Form::Stamped;
-        Some(Some(message))
+        let entry = match self.pretty.feed(text) {
+            json::Pretty::Inside => {
+                self.is_text = false;
+                return Some(None);
+            }
+            json::Pretty::Entry(entry) => entry,
+            json::Pretty::Lost(lost) => {
+                let complete = self.feed_foreign(self.number, &lost);
+                if self.pretty.is_inside() {
+                    return Some(complete);
+                }
+                self.earlier.extend(complete);
+                return None;
+            }
+            json::Pretty::Other => match json::on_one_line(text) {
+                Some(entry) => entry.to_owned(),
+                None => {
+                    let lines = self.strings(text)?;
+                    return Some(self.feed_carried(lines));
+                }
+            },
+        };
+        match json::carried(&entry) {
+            Some(carried) => {
+                let complete = self.feed_carried(carried);
+                // The next object of a document is indented, and no further line of this message.
+                self.is_text &= entry.len() <= text.len();
+                Some(complete)
+            }
+            None if entry.len() < text.len() || text.starts_with('{') => None,
+            None => Some(self.feed_foreign(self.number, &entry)),
+        }
+    }
+
+    /// Takes what a JSON object carries.
+    fn feed_carried(&mut self, carried: Carried) -> Option<Message> {
+        let frame = match carried {
+            Carried::Message(message) => {
+                (self.form, self.is_text) = (Form::Stamped, false);
+                return self.replace(*message);
+            }
+            Carried::Line(frame) => frame,
+            Carried::Many(mut many) => {
+                let last = many.pop();
+                for carried in many {
+                    let complete = self.feed_carried(carried);
+                    self.earlier.extend(complete);
+                }
+                return last.and_then(|last| self.feed_carried(last));
+            }
+        };
+        match self.carried(&frame.text, 1) {
+            Some(message) => {
+                (self.form, self.is_text) = (Form::Stamped, true);
+                self.replace(framed(message, &frame))
+            }
+            None => self.feed_text(&frame.text),
+        }
+    }
+
+    /// The message in a text that another log carries. `depth`: such logs around it.
+    fn carried(&mut self, text: &str, depth: usize) -> Option<Message> {
+        if let Some(record) = header::record(text) {
+            return Some(header::from_record(&record));
+        }
+        if text.starts_with('{')
+            && let Some(carried) = json::carried(text)
+        {
+            return match carried {
+                Carried::Message(message) => Some(*message),
+                Carried::Many(_) => None,
+                Carried::Line(_) if depth >= MOST_STAMPS => None,
+                Carried::Line(frame) => Some(framed(self.carried(&frame.text, depth + 1)?, &frame)),
+            };
+        }
+        let begins = header::has_stamp(text) || header::facility(text).0.is_some();
+        begins.then(|| self.stamped(text, depth))?
     }
 
     /// The line without the common prefix of a quoted or indented log. Only the first stamp of a
@@ -180,9 +280,17 @@ impl Lines {
         self.form != Form::Bare
     }
 
-    /// The last message.
-    pub(super) fn finish(&mut self) -> Option<Message> {
-        self.pending.take()
+    /// The last messages.
+    pub(super) fn finish(&mut self) -> Vec<Message> {
+        let lost = self.parts.finish();
+        let before = lost.and_then(|lost| self.feed_whole(&lost));
+        self.earlier.extend(before);
+        let before = self.json.truncated().and_then(|message| self.replace(message));
+        self.earlier.extend(before);
+        let entry = self.pretty.forget();
+        let before = entry.and_then(|entry| self.feed_foreign(self.number, &entry));
+        self.earlier.extend(before);
+        self.earlier.drain(..).chain(self.pending.take()).collect()
     }
 
     fn replace(&mut self, message: Message) -> Option<Message> {
@@ -220,10 +328,8 @@ impl Lines {
     /// A line with a stamp. `depth`: stamps of other logs around it.
     fn stamped(&mut self, text: &str, depth: usize) -> Option<Message> {
         let (facility, rest) = header::facility(text);
-        if facility.is_some()
-            && let Some(message) = rest.strip_prefix("1 ").and_then(|rest| self.rfc5424(rest))
-        {
-            let from_kernel = message.from_kernel && facility == Some(0);
+        if let Some(message) = header::rfc5424(rest) {
+            let from_kernel = message.from_kernel && facility.is_none_or(|facility| facility == 0);
             return Some(Message { facility, from_kernel, ..message });
         }
         let Some((stamp, rest)) = stamp::parse(rest, &mut self.clock) else {
@@ -250,7 +356,7 @@ impl Lines {
         if journal {
             match self.wrapped(&message, rest, depth) {
                 Some(inner) => return Some(inner),
-                None => Self::journal(&mut message, rest),
+                None => self.journal(&mut message, rest),
             }
             return Some(message);
         }
@@ -258,7 +364,8 @@ impl Lines {
         message.caller = caller.map(str::to_owned);
         let rest = rest.strip_prefix(' ').unwrap_or(rest);
         if boot_clock && message.caller.is_none() && facility.is_none() && self.is_monotonic(rest) {
-            Self::journal(&mut message, rest);
+            self.tags = Tags::Named;
+            self.journal(&mut message, rest);
         } else {
             message.text = rest.to_owned();
         }
@@ -272,46 +379,26 @@ impl Lines {
         let labelled = forwarded::labelled(rest);
         let line = match &labelled {
             Some((_, line)) => line,
-            None => header::printed_in_container(rest).unwrap_or(rest),
+            None => container::text(rest).or_else(|| json::tagged(rest)).unwrap_or(rest),
         };
-        let begins = stamp::parse(header::facility(line).1, &mut Clock::default()).is_some();
-        let inner = if begins { self.stamped(line, depth + 1) } else { None };
-        match (labelled, inner) {
-            (labelled, Some(inner)) => {
-                let is_program = labelled.is_some_and(|(sender, _)| sender.is_program());
-                let from_kernel = inner.from_kernel && outer.from_kernel && !is_program;
-                let facility = inner.facility.or(outer.facility);
-                let utc = inner.utc.or(outer.utc);
-                Some(Message { utc, local: None, from_kernel, facility, ..inner })
-            }
-            (Some((sender, line)), None) => {
-                let from_kernel = sender.is_kernel() && outer.from_kernel;
-                Some(Message { from_kernel, text: line.to_owned(), ..outer.clone() })
-            }
-            (None, None) => None,
+        let (is_kernel, is_program, host) = match &labelled {
+            Some((sender, _)) => (sender.is_kernel(), sender.is_program(), sender.host()),
+            None => (false, false, None),
+        };
+        let host = host.or(outer.host.clone());
+        if let Some(inner) = self.carried(line, depth + 1) {
+            let from_kernel = inner.from_kernel && outer.from_kernel && !is_program;
+            let facility = inner.facility.or(outer.facility);
+            return Some(framed(
+                Message { from_kernel, facility, ..inner },
+                &Message { host, ..outer.clone() },
+            ));
         }
-    }
-
-    /// `2026-11-21T02:31:07+00:00 host app procid msgid [data] text`, after the version.
-    fn rfc5424(&mut self, text: &str) -> Option<Message> {
-        let (stamp, rest) = stamp::parse(text, &mut self.clock)?;
-        let mut words = rest.trim_start().splitn(5, ' ');
-        let (_host, app) = (words.next()?, words.next()?);
-        let (_procid, _msgid, rest) = (words.next()?, words.next()?, words.next()?);
-        let text = match rest.strip_prefix('-') {
-            Some(text) => text,
-            None => rest.strip_prefix('[')?.split_once(']')?.1,
-        };
-        Some(Message {
-            utc: stamp.utc,
-            local: stamp.local,
-            position: Some(stamp.position),
-            stamp: stamp.printed,
-            from_kernel: app == "kernel",
-            identifier: Some(app.to_owned()),
-            text: text.strip_prefix(' ').unwrap_or(text).to_owned(),
-            ..Message::default()
-        })
+        (line.len() < rest.len()).then_some(())?;
+        let from_kernel = outer.from_kernel
+            && !is_program
+            && (is_kernel || self.tags.split(&outer.stamp, line) == Some((None, line)));
+        Some(Message { from_kernel, host, text: line.to_owned(), ..outer.clone() })
     }
 
     /// Whether `host kernel: text` follows, in a log that has had this form from its start.
@@ -346,46 +433,69 @@ impl Lines {
         sure
     }
 
-    /// `host identifier[pid]: text`; the host may be left out.
-    fn journal(message: &mut Message, rest: &str) {
-        let rest = match rest.split_once(' ') {
-            Some((host, after))
-                if !host.ends_with(':')
-                    && header::priority(rest).is_none()
-                    && header::broadcast(rest).is_none() =>
-            {
-                message.host = Some(host.to_owned());
-                after.trim_start()
-            }
-            _ => rest,
-        };
-        let rest = match header::priority(rest) {
-            Some((facility, rest)) => {
-                message.facility = message.facility.or(Some(facility));
-                message.from_kernel &= facility == 0;
-                rest
-            }
-            None => rest,
-        };
-        // Some templates of rsyslog have no space before the kernel's stamp.
-        let named = header::broadcast(rest).map(|text| ("kernel", false, text));
-        let Some((name, has_pid, text)) = named.or_else(|| header::identifier(rest)) else {
-            message.from_kernel = false;
-            message.text = rest.to_owned();
+    /// `host identifier[pid]: text`; the host may be left out. Some logs have neither.
+    fn journal(&mut self, message: &mut Message, rest: &str) {
+        if message.from_kernel
+            && let Some((host, text)) = self.tags.split(&message.stamp, rest)
+        {
+            message.host = host.map(str::to_owned);
+            message.text = text.to_owned();
             return;
-        };
-        message.from_kernel &= name == "kernel" && !has_pid;
-        message.identifier = Some(name.to_owned());
-        message.text = text.to_owned();
+        }
+        tagged(message, rest);
         if !message.from_kernel {
-            return;
+            message.whole = Some(rest.to_owned());
         }
-        let stamped = header::kernel_stamp(text);
-        if stamped.at.is_some() {
-            message.caller = stamped.caller.map(str::to_owned);
-            (message.position, message.boot_clock) = (stamped.at, stamped.at);
-            message.exact = true;
-            message.text = stamped.text.to_owned();
+    }
+}
+
+/// A message with what only the log around it knows.
+fn framed(message: Message, frame: &Message) -> Message {
+    let utc = message.utc.or(frame.utc);
+    let local = if utc.is_some() { None } else { message.local.or(frame.local.clone()) };
+    let host = message.host.or_else(|| frame.host.clone());
+    Message { utc, local, host, ..message }
+}
+
+/// `host identifier[pid]: text`; the host may be left out.
+fn tagged(message: &mut Message, rest: &str) {
+    let rest = match rest.split_once(' ') {
+        Some((host, after))
+            if !host.ends_with(':')
+                && header::priority(rest).is_none()
+                && header::broadcast(rest).is_none() =>
+        {
+            message.host = Some(host.to_owned());
+            after.trim_start()
         }
+        _ => rest,
+    };
+    let rest = match header::priority(rest) {
+        Some((facility, rest)) => {
+            message.facility = message.facility.or(Some(facility));
+            message.from_kernel &= facility == 0;
+            rest
+        }
+        None => rest,
+    };
+    // Some templates of rsyslog have no space before the kernel's stamp.
+    let named = header::broadcast(rest).map(|text| ("kernel", false, text));
+    let Some((name, has_pid, text)) = named.or_else(|| header::identifier(rest)) else {
+        message.from_kernel = false;
+        message.text = rest.to_owned();
+        return;
+    };
+    message.from_kernel &= name == "kernel" && !has_pid;
+    message.identifier = Some(name.to_owned());
+    message.text = text.to_owned();
+    if !message.from_kernel {
+        return;
+    }
+    let stamped = header::kernel_stamp(text);
+    if stamped.at.is_some() {
+        message.caller = stamped.caller.map(str::to_owned);
+        (message.position, message.boot_clock) = (stamped.at, stamped.at);
+        message.exact = true;
+        message.text = stamped.text.to_owned();
     }
 }

@@ -12,14 +12,18 @@ pub(super) enum Shape {
     Line,
     /// `   123<tab>` and `    123 `: cat -n, nl, less -N.
     Column,
-    /// `node17: ` or `node17 -> `: pdsh, clush, mpssh, talosctl for several nodes.
+    /// `node17: ` or `node17 -> `: pdsh, clush, mpssh, srun -l, talosctl for several nodes.
     Host,
     /// `mon-1  | `: Docker Compose.
     Service,
     /// `[pod/kmsg-abc/kmsg] ` or `[node17] `: kubectl logs --prefix, Fabric.
     Bracketed,
-    /// `kmsg-abc kmsg ` or `node17 `: stern, knife ssh.
-    Words,
+    /// `kmsg-abc kmsg ` or `node17 `: so many words, as of stern, knife ssh, oc adm node-logs.
+    Words(u8),
+    /// `node17<tab>`: GNU parallel --tag.
+    Tab,
+    /// `[1,0]<stdout>:`: mpirun.
+    Rank,
     /// `/var/log/kern.log:`: grep over several files.
     File,
     /// `kern.log:123:`: the same with -n.
@@ -28,14 +32,18 @@ pub(super) enum Shape {
     Clock,
 }
 
-const SHAPES: [Shape; 9] = [
+const SHAPES: [Shape; 13] = [
     Shape::Line,
     Shape::Column,
     Shape::Host,
     Shape::Service,
     Shape::Clock,
     Shape::Bracketed,
-    Shape::Words,
+    Shape::Rank,
+    Shape::Tab,
+    Shape::Words(1),
+    Shape::Words(2),
+    Shape::Words(3),
     Shape::File,
     Shape::FileAndLine,
 ];
@@ -49,8 +57,12 @@ const LONGEST_NUMBER: usize = 19;
 pub(super) fn find(text: &str) -> Option<Shape> {
     SHAPES.into_iter().find(|shape| {
         split(text, *shape).is_some_and(|(_, rest)| match shape {
-            // Two words, or digits, may begin any text; the kernel's own stamp may not.
-            Shape::Words | Shape::Clock => stamp::boot_seconds(rest).is_some(),
+            // Words, or digits, may begin any text; the kernel's own stamp may not.
+            Shape::Clock => stamp::boot_seconds(rest).is_some(),
+            Shape::Words(_) => {
+                let is_of_kernel = rest.starts_with('[') || rest.contains(" kernel: ");
+                is_of_kernel && header::is_stamped(rest)
+            }
             _ => is_stamped(rest),
         })
     })
@@ -58,7 +70,7 @@ pub(super) fn find(text: &str) -> Option<Shape> {
 
 /// Whether a text is the line of a log by itself.
 pub(super) fn is_stamped(text: &str) -> bool {
-    header::is_stamped(text) || json::record(text).is_some()
+    header::is_stamped(text) || json::is_record(text)
 }
 
 /// The name in a prefix, empty if it names nothing, and the text after it.
@@ -71,6 +83,7 @@ pub(super) fn split(text: &str, shape: Shape) -> Option<(&str, &str)> {
             (number.len() <= LONGEST_NUMBER).then_some(("", rest.trim_start_matches(' ')))
         }
         Shape::Host => {
+            let text = text.trim_start_matches(' ');
             let arrow = text.split_once(" -> ").filter(|(name, _)| is_name(name));
             let (name, rest) = arrow.or_else(|| text.split_once(": "))?;
             (is_name(name) && name != "kernel").then_some((name, rest))
@@ -87,12 +100,19 @@ pub(super) fn split(text: &str, shape: Shape) -> Option<(&str, &str)> {
             let rest = rest.strip_prefix("out: ").unwrap_or(rest);
             is_name(name).then_some((name, rest))
         }
-        Shape::Words => {
-            let (names, rest) = text.split_at_checked(text.find(" [")?)?;
-            let words = || names.split(' ');
+        Shape::Words(count) => {
+            let mut blanks = text.match_indices(' ').map(|(at, _)| at);
+            let end = blanks.nth(usize::from(count).checked_sub(1)?)?;
+            let (names, rest) = text.split_at_checked(end)?;
             let is_word = |word: &str| is_name(word) && !word.contains([':', '/', '@']);
-            let are_words = words().all(is_word) && (1..=3).contains(&words().count());
-            are_words.then_some((names, rest.get(1..)?))
+            names.split(' ').all(is_word).then_some((names, rest.get(1..)?))
+        }
+        Shape::Tab => text.split_once('\t').filter(|(name, _)| is_name(name)),
+        Shape::Rank => {
+            let (rank, rest) = text.strip_prefix('[')?.split_once("]<std")?;
+            let (_, rest) = rest.split_once(">:")?;
+            is_name(&rank.replace(',', "."))
+                .then_some((rank, rest.strip_prefix(' ').unwrap_or(rest)))
         }
         Shape::File => {
             let (name, rest) = text.split_once(':')?;

@@ -101,6 +101,22 @@ const FORMS: &[&str] = &[
     "    123 [   12.345678] text: x",
     "[2026-11-21 02:31:07] [   12.345678] text: x",
     "02:31:07.123 [   12.345678] text: x",
+    "<4>1 2026-11-21T02:31:07+00:00 host kernel - - [a@1 b=\"]\"][c@2] [   12.345678] text: x",
+    "1 2026-11-21T02:31:07+00:00 host kernel - - - \u{feff}text: x",
+    "212 <4>1 2026-11-21T02:31:07Z host kernel - - - text: x",
+    "2026-11-21T02:31:07Z 6,339,5140900,-;text: x",
+    "2026-11-21T02:31:07Z stdout F Nov 21 02:31:07 host kernel: text: x",
+    "2026-11-21T02:31:07Z {transport=\"kernel\", unit=\"\"} text: x",
+    r#"2026-11-21T02:31:07Z {"_TRANSPORT":"kernel","MESSAGE":"text: x"}"#,
+    r#"{"facility":"kern","msg":"text: x","seq":7,"talos-time":"2026-11-21T02:31:07Z"}"#,
+    r#"{"jsonPayload":{"MESSAGE":"text: x","SYSLOG_IDENTIFIER":"kernel"}}"#,
+    r#"["[   12.345678] text: x"]"#,
+    "2026-11-21T02:31:07+00:00\tsystem.kern\t{\"message\":\"text: x\",\"ident\":\"kernel\"}",
+    "kmsg-abc kmsg [Sat Nov 21 02:31:07 2026] text: x",
+    "node17 Nov 21 02:31:07 host kernel: text: x",
+    "node17\t[   12.345678] text: x",
+    " 3: [   12.345678] text: x",
+    "[1,0]<stdout>:[   12.345678] text: x",
     "text: x",
 ];
 
@@ -202,9 +218,14 @@ proptest! {
     fn no_bytes_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
         text in "([\\[<{0-9A-Za-z ,:;\\-\\]>.+]{0,40}\n){0,5}",
+        stamped in "(2026-11-21T02:31:07Z (stdout [PF] |<3>1 |\\{)?[\\[\"{0-9a-z ,=@\\]}]{0,20}\n){0,5}",
+        pretty in "(\\{|\\}|\"a\": [\\[{]|\"a\": 1,|\\]|\n){0,20}",
     ) {
         messages(&bytes);
         messages(text.as_bytes());
+        messages(stamped.as_bytes());
+        let lines = pretty.split('\n').count() as u64;
+        prop_assert!(messages(pretty.as_bytes()).iter().all(|message| message.line <= lines));
     }
 
     #[test]
@@ -230,6 +251,18 @@ fn a_brace_without_an_entry_swallows_no_line() {
             .map(|message| message.text)
             .collect();
     assert!(["a", "b", "c"].iter().all(|text| texts.iter().any(|found| found.starts_with(text))));
+}
+
+#[test]
+fn a_truncated_document_loses_no_message() {
+    let record = "{\n  \"dmesg\": [\n    {\n      \"pri\": 3,\n      \"msg\": \"a\"";
+    for end in ["", "\n[   12.345678] b", "\n    },{\n      \"msg\": \"b\""] {
+        let found = messages(format!("{record}{end}").as_bytes());
+        let texts: Vec<&str> = found.iter().map(|message| &*message.text).collect();
+        let expected = if end.is_empty() { &["a"][..] } else { &["a", "b"] };
+        assert_eq!(texts, expected, "{end}");
+        assert!(found.iter().all(|message| message.from_kernel), "{found:?}");
+    }
 }
 
 #[test]
@@ -338,6 +371,10 @@ fn many_stamps_in_a_line_need_bounded_time() {
     assert_eq!(messages(line.as_bytes()).len(), 1);
     let line = format!("2026-11-21T02:31:07Z {{{}", "a=\"b\", ".repeat(10_000));
     assert_eq!(messages(line.as_bytes()).len(), 1);
+    let line = format!("1 2026-11-21T02:31:07Z h kernel - - {}", "[a b=\"\"]".repeat(7000));
+    assert_eq!(messages(line.as_bytes()).len(), 1);
+    let parts = "2026-11-21T02:31:07Z stdout P x\n".repeat(20_000);
+    assert!(messages(parts.as_bytes()).len() <= 3);
 }
 
 /// What tools put before each line.
@@ -370,6 +407,15 @@ fn of_user_space() -> impl Strategy<Value = String> {
         (1..24_u16).prop_map(|facility| {
             format!("<{}>1 2026-11-21T02:31:07Z host kernel - - - ", facility << 3)
         }),
+        Just("<3>1 2026-11-21T02:31:07Z host kernel 7 - - ".to_owned()),
+        Just("<3>1 2026-11-21T02:31:07Z host app - - [a b=\"c\"] kernel: ".to_owned()),
+        Just("2026-11-21T02:31:07Z stdout F Nov 21 02:31:07 host app[7]: ".to_owned()),
+        Just("2026-11-21T02:31:07Z stdout F 14,1,12345678,-;".to_owned()),
+        Just("2026-11-21T02:31:07Z host app[7]: stdout F ".to_owned()),
+        Just(
+            "2026-11-21T02:31:07Z host app[7]: a\t{\"_TRANSPORT\":\"kernel\",\"MESSAGE\":\""
+                .to_owned()
+        ),
         (1..24_u16)
             .prop_map(|facility| format!("<{}>Nov 21 02:31:07 host kernel: ", facility << 3)),
         (1..24_u16).prop_map(|facility| {

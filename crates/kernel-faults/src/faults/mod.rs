@@ -33,6 +33,7 @@ use killers::{Killer, Victim};
 use lost::LostDevice;
 use memory::{DamagedPage, Named};
 use nvidia::Nvidia;
+pub(crate) use phrases::is_fault;
 pub use phrases::{UnreadFault, UnreadFaults};
 use trace::{Anchor, Position, Trace};
 

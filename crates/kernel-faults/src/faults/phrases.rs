@@ -201,6 +201,11 @@ fn meaning(text: &str) -> Meaning {
     }
 }
 
+/// Whether a text by itself is a line of the kernel about a fault.
+pub(crate) fn is_fault(text: &str) -> bool {
+    phrase(text).is_some() && !matches!(meaning(text), Meaning::Unknown)
+}
+
 /// Lines with the kernel's own words that gave no event.
 #[derive(Debug, Default)]
 pub struct UnreadFaults {

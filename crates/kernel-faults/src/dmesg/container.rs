@@ -1,0 +1,86 @@
+//! Lines of a container's log (CRI): `2026-11-21T02:31:07.1Z stdout F text`. A runtime splits long
+//! ones: all parts but the last have `P`.
+
+use std::borrow::Cow;
+
+use super::LONGEST_LINE;
+
+/// A part of a line.
+struct Part<'a> {
+    /// The stamp and the stream, with their spaces.
+    head: &'a str,
+    is_last: bool,
+    text: &'a str,
+}
+
+fn part(line: &str) -> Option<Part<'_>> {
+    let (stamp, rest) = line.split_once(' ')?;
+    let is_stamp = stamp.len() >= 19 && stamp.starts_with(|first: char| first.is_ascii_digit());
+    let rest = rest.strip_prefix("stdout ").or_else(|| rest.strip_prefix("stderr "))?;
+    let (tag, text) = rest.split_at_checked(2)?;
+    let head = line.get(..line.len() - rest.len())?;
+    let is_last = tag == "F ";
+    (is_stamp && (is_last || tag == "P ")).then_some(Part { head, is_last, text })
+}
+
+/// The text after `stdout F `.
+pub(super) fn text(rest: &str) -> Option<&str> {
+    rest.strip_prefix("stdout F ").or_else(|| rest.strip_prefix("stderr F "))
+}
+
+/// The first parts of a line whose last part has not come.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    begun: Option<String>,
+}
+
+impl Parts {
+    /// Takes a line. Returns one that lost its last part, and the line with its first parts; neither
+    /// if the line is only a first part.
+    pub(super) fn join<'a>(&mut self, line: &'a str) -> (Option<String>, Option<Cow<'a, str>>) {
+        let part = part(line);
+        match (self.begun.take(), part) {
+            (Some(begun), Some(Part { is_last, text, .. })) if begun.len() < LONGEST_LINE => {
+                let joined = begun + text;
+                if is_last {
+                    return (None, Some(Cow::Owned(joined)));
+                }
+                self.begun = Some(joined);
+                (None, None)
+            }
+            (begun, Some(Part { head, is_last: false, text })) => {
+                self.begun = Some(format!("{head}F {text}"));
+                (begun, None)
+            }
+            (begun, _) => (begun, Some(Cow::Borrowed(line))),
+        }
+    }
+
+    /// A line without its last part.
+    pub(super) fn finish(&mut self) -> Option<String> {
+        self.begun.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_joined_and_none_is_lost() {
+        let mut parts = Parts::default();
+        let head = "2026-11-21T02:31:07.1Z stdout ";
+        let mut join = |line: &str| {
+            let (lost, line) = parts.join(line);
+            (lost, line.map(Cow::into_owned))
+        };
+        assert_eq!(join("a"), (None, Some("a".to_owned())));
+        assert_eq!(join(&format!("{head}P a")), (None, None));
+        assert_eq!(join(&format!("{head}P b")), (None, None));
+        assert_eq!(join(&format!("{head}F c")), (None, Some(format!("{head}F abc"))));
+        assert_eq!(join(&format!("{head}P d")), (None, None));
+        assert_eq!(join("e"), (Some(format!("{head}F d")), Some("e".to_owned())));
+        assert_eq!(join(&format!("{head}P f")), (None, None));
+        assert_eq!(parts.finish(), Some(format!("{head}F f")));
+    }
+}
