@@ -14,6 +14,7 @@ use rustix::fs::OFlags;
 
 use crate::cli::output::errln;
 use kernel_faults::dmesg::{JsonRecords, LogText, Message, begins_with_records};
+use kernel_faults::kmsg;
 
 pub(super) const STANDARD_INPUT: &str = "standard input";
 
@@ -138,8 +139,17 @@ impl<R: BufRead> LogInput<R> {
             take(message)
         };
         let mut log = LogText::new();
-        let (mut bytes, mut odd) = (0, 0);
-        each_line(input, &name, |line| {
+        let (mut lines, mut bytes, mut odd) = (0, 0, 0);
+        each_line(input, &name, |piece| {
+            let line = match piece {
+                Piece::Line(line) => line,
+                // Its form is not read; the words of faults in it must not go unnoticed.
+                Piece::Rest(rest) => {
+                    let text = kmsg::printable(rest).into_owned();
+                    return take(Message { line: lines, text, ..Message::default() });
+                }
+            };
+            lines += 1;
             bytes += line.len() as u64;
             odd += odd_bytes(line);
             let mut complete = log.feed(line);
@@ -204,12 +214,20 @@ fn odd_bytes(line: &[u8]) -> u64 {
     count
 }
 
-/// Gives each line without its end, or each record of a JSON document on one line. Long ones are
-/// truncated; memory is bounded.
+/// A piece of the input.
+#[derive(Debug, PartialEq)]
+enum Piece<'a> {
+    /// A line without its end, or a record of a JSON document on one line.
+    Line(&'a [u8]),
+    /// Bytes of the last line beyond [`LONGEST_LINE`].
+    Rest(&'a [u8]),
+}
+
+/// Gives each line, in bounded memory.
 fn each_line(
     mut input: impl BufRead,
     name: &str,
-    mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
+    mut take: impl FnMut(Piece<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let cannot_read = || format!("cannot read {name}");
     let mut line = Vec::new();
@@ -226,19 +244,26 @@ fn each_line(
             let mut rest = Rest { input: &mut input, is_over: is_whole };
             while !line.is_empty() {
                 for record in line.drain(..).filter_map(|byte| records.push(byte)) {
-                    take(&record)?;
+                    take(Piece::Line(&record))?;
                 }
                 rest.read(&mut line).with_context(cannot_read)?;
             }
-            records.finish().map_or(Ok(()), |record| take(&record))?;
+            records.finish().map_or(Ok(()), |record| take(Piece::Line(&record)))?;
             continue;
         }
         if is_whole {
             line.pop();
-        } else if line.len() >= LONGEST_LINE {
-            skip_line(&mut input).with_context(cannot_read)?;
         }
-        take(&line)?;
+        let is_over = is_whole || line.len() < LONGEST_LINE;
+        take(Piece::Line(&line))?;
+        let mut rest = Rest { input: &mut input, is_over };
+        line.clear();
+        rest.read(&mut line).with_context(cannot_read)?;
+        while !line.is_empty() {
+            take(Piece::Rest(&line))?;
+            line.clear();
+            rest.read(&mut line).with_context(cannot_read)?;
+        }
     }
 }
 
@@ -291,29 +316,16 @@ fn journal_fields(head: &[u8]) -> Option<&'static str> {
     first.windows(4).any(|four| four == b" [s=").then_some("verbose")
 }
 
-fn skip_line(input: &mut impl BufRead) -> io::Result<()> {
-    loop {
-        let buffer = input.fill_buf()?;
-        if buffer.is_empty() {
-            return Ok(());
-        }
-        let end = buffer.iter().position(|byte| *byte == b'\n');
-        let used = end.map_or(buffer.len(), |end| end + 1);
-        input.consume(used);
-        if end.is_some() {
-            return Ok(());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn lines(text: &[u8]) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
-        each_line(text, "x", |line| {
-            found.push(line.to_vec());
+        each_line(text, "x", |piece| {
+            if let Piece::Line(line) = piece {
+                found.push(line.to_vec());
+            }
             Ok(())
         })
         .unwrap();
@@ -336,6 +348,21 @@ mod tests {
         let found = lines(&text);
         assert_eq!(found.len(), 2);
         assert_eq!((found[0].len(), &*found[1]), (LONGEST_LINE, &b"next"[..]));
+    }
+
+    #[test]
+    fn the_rest_of_an_overlong_line_is_given_in_pieces() {
+        let text = [vec![b'x'; 2 * LONGEST_LINE], b"y\nnext\n".to_vec()].concat();
+        let mut rest = Vec::new();
+        each_line(&*text, "x", |piece| {
+            if let Piece::Rest(piece) = piece {
+                assert!(piece.len() <= LONGEST_LINE);
+                rest.extend_from_slice(piece);
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(rest, [vec![b'x'; LONGEST_LINE], b"y\n".to_vec()].concat());
     }
 
     #[test]

@@ -207,6 +207,14 @@ fn a_document_on_one_line_gives_all_its_lines() {
     }
 }
 
+#[test]
+fn a_fault_far_behind_the_begin_of_a_line_is_noticed() {
+    let (code, events, error) =
+        read(&format!("{{\"a\": \"{}\", \"b\": \"{KILL}\"}}\n", "x".repeat(90_000)));
+    assert_eq!((code, &*events), (Some(2), &[][..]), "{error}");
+    assert!(error.contains("line 1, `Out of memory: Killed process 4242"), "{error}");
+}
+
 /// A program can write such a line to the syslog, beside those that name their programs.
 #[test]
 fn an_untagged_line_of_a_syslog_with_programs_is_no_event() {
