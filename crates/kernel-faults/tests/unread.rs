@@ -84,46 +84,45 @@ fn a_fault_behind_a_stamp_gives_its_event_or_is_noticed() {
 }
 
 /// Wordings, and their events; those without any are noticed.
+const WORDINGS: &[(&str, &str)] = &[
+    ("NVRM: _issueRpcAndWait: rpcRecvPoll timedout for fn 76!", "gpu_lost"),
+    ("NVRM: GPU1 _issueRpcAndWait: rpcRecvPoll timedout for fn 76!", "gpu_lost"),
+    ("NVRM: GPU 0000:0a:00.0: rm_init_adapter failed, device minor number 5", "gpu_init_failed"),
+    ("NVRM: rm_init_adapter failed, device minor number 0", "gpu_init_failed"),
+    ("NVRM: rm_init_adapter(0) failed", ""),
+    ("NVRM: _issueRpcAndWait: rpcSendMessage failed with status 0x0000000f for fn 10!", ""),
+    (
+        "NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] \
+         (0x0000000F) returned from status @ kernel_channel.c:2827",
+        "",
+    ),
+    (
+        "emerge: vmalloc: allocation failure, allocated 8192 of 20480 bytes, \
+         mode:0x14000c0(GFP_KERNEL), nodemask=(null)",
+        "page_alloc_failure",
+    ),
+    ("a: page allocation stalls for 10008ms, order:0, mode:0x14201ca(GFP_HIGHUSER)", ""),
+    ("MCE 0x8a0000: Killing python3:4242 due to hardware memory corruption", "memory_failure"),
+    ("MCE 0x8a0000: dirty LRU page recovery: Recovered", "memory_failure"),
+    (
+        "Memory failure: 0xa1000: forcibly killing python3:42 because of failure to unmap \
+         corrupted page",
+        "memory_failure",
+    ),
+    ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 3", ""),
+    ("BUG: workqueue lockup - pool cpus=3 node=0 flags=0x0 nice=0 stuck for 37s!", ""),
+    ("rcu: rcu_preempt kthread starved for 21003 jiffies! g2229 f0x0", ""),
+    ("Kernel panic - not syncing: hung_task: blocked tasks", ""),
+    (" generic: failed to alloc mem of size (1048576)", "nv_alloc_failed"),
+    ("tegra-carveouts vpr: failed to alloc mem of size (1048576)", "nv_alloc_failed"),
+    ("nvmap: nvmap_ioctl_create() memory allocation failed", ""),
+    ("nvmap_alloc_handle: alloc failed", ""),
+    ("nvgpu: 17000000.gpu  nvgpu_cbc_init_support:91  [ERR]  Failed to allocate comptags", ""),
+];
+
 #[test]
 fn every_wording_of_a_fault_gives_its_event_or_is_noticed() {
-    for (text, kind) in [
-        ("NVRM: _issueRpcAndWait: rpcRecvPoll timedout for fn 76!", "gpu_lost"),
-        ("NVRM: GPU1 _issueRpcAndWait: rpcRecvPoll timedout for fn 76!", "gpu_lost"),
-        (
-            "NVRM: GPU 0000:0a:00.0: rm_init_adapter failed, device minor number 5",
-            "gpu_init_failed",
-        ),
-        ("NVRM: rm_init_adapter failed, device minor number 0", "gpu_init_failed"),
-        ("NVRM: rm_init_adapter(0) failed", ""),
-        ("NVRM: _issueRpcAndWait: rpcSendMessage failed with status 0x0000000f for fn 10!", ""),
-        (
-            "NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] \
-             (0x0000000F) returned from status @ kernel_channel.c:2827",
-            "",
-        ),
-        (
-            "emerge: vmalloc: allocation failure, allocated 8192 of 20480 bytes, \
-             mode:0x14000c0(GFP_KERNEL), nodemask=(null)",
-            "page_alloc_failure",
-        ),
-        ("a: page allocation stalls for 10008ms, order:0, mode:0x14201ca(GFP_HIGHUSER)", ""),
-        ("MCE 0x8a0000: Killing python3:4242 due to hardware memory corruption", "memory_failure"),
-        ("MCE 0x8a0000: dirty LRU page recovery: Recovered", "memory_failure"),
-        (
-            "Memory failure: 0xa1000: forcibly killing python3:42 because of failure to unmap \
-             corrupted page",
-            "memory_failure",
-        ),
-        ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 3", ""),
-        ("BUG: workqueue lockup - pool cpus=3 node=0 flags=0x0 nice=0 stuck for 37s!", ""),
-        ("rcu: rcu_preempt kthread starved for 21003 jiffies! g2229 f0x0", ""),
-        ("Kernel panic - not syncing: hung_task: blocked tasks", ""),
-        (" generic: failed to alloc mem of size (1048576)", "nv_alloc_failed"),
-        ("tegra-carveouts vpr: failed to alloc mem of size (1048576)", "nv_alloc_failed"),
-        ("nvmap: nvmap_ioctl_create() memory allocation failed", ""),
-        ("nvmap_alloc_handle: alloc failed", ""),
-        ("nvgpu: 17000000.gpu  nvgpu_cbc_init_support:91  [ERR]  Failed to allocate comptags", ""),
-    ] {
+    for &(text, kind) in WORDINGS {
         let (kinds, unread) = read(&messages(format!("[   12.345678] {text}").as_bytes()));
         let expected: (&[&str], u64) = if kind.is_empty() { (&[], 1) } else { (&[kind], 0) };
         assert_eq!((&*kinds, unread), expected, "{text}");

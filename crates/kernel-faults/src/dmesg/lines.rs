@@ -53,6 +53,8 @@ pub(super) struct Lines {
     clock: Clock,
     json: json::DmesgJson,
     pretty: json::PrettyJson,
+    /// Number of the first line of its object.
+    pretty_from: u64,
     /// The pending message is of a text form, which indents its further lines.
     is_text: bool,
     /// Prefix of every line of a log that was quoted or indented.
@@ -174,13 +176,17 @@ impl Lines {
         }
         let entry = match self.pretty.feed(text) {
             json::Pretty::Inside => {
+                if text.trim() == "{" {
+                    self.pretty_from = self.number;
+                }
                 self.is_text = false;
                 return Some(None);
             }
             json::Pretty::Entry(entry) => entry,
             json::Pretty::Lost(lost) => {
-                let complete = self.feed_foreign(self.number, &lost);
+                let complete = self.feed_lost(&lost);
                 if self.pretty.is_inside() {
+                    self.pretty_from = self.number;
                     return Some(complete);
                 }
                 self.earlier.extend(complete);
@@ -202,8 +208,16 @@ impl Lines {
                 Some(complete)
             }
             None if entry.len() < text.len() || text.starts_with('{') => None,
-            None => Some(self.feed_foreign(self.number, &entry)),
+            None => Some(self.feed_lost(&entry)),
         }
+    }
+
+    /// Takes an object over several lines that is no entry of a log.
+    fn feed_lost(&mut self, object: &str) -> Option<Message> {
+        let (number, origin) = (self.number, self.origin.take());
+        let complete = self.feed_foreign(self.pretty_from, object);
+        (self.number, self.origin) = (number, origin);
+        complete
     }
 
     /// Takes what a JSON object carries.
@@ -288,7 +302,7 @@ impl Lines {
         let before = self.json.truncated().and_then(|message| self.replace(message));
         self.earlier.extend(before);
         let entry = self.pretty.forget();
-        let before = entry.and_then(|entry| self.feed_foreign(self.number, &entry));
+        let before = entry.and_then(|entry| self.feed_lost(&entry));
         self.earlier.extend(before);
         self.earlier.drain(..).chain(self.pending.take()).collect()
     }

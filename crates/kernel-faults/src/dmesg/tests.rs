@@ -266,6 +266,18 @@ fn a_truncated_document_loses_no_message() {
 }
 
 #[test]
+fn an_unknown_object_over_several_lines_is_one_message() {
+    let object = "{\n  \"text\": \"a\",\n  \"tags\": [\n    {\n      \"x\": 1\n    }\n  ]\n}";
+    let found = messages(format!("{object}\n{object}\n[   12.345678] b").as_bytes());
+    let read = |words: &str| -> Vec<(u64, bool)> {
+        let with = found.iter().filter(|message| message.text.contains(words));
+        with.map(|message| (message.line, message.from_kernel)).collect()
+    };
+    assert_eq!(read("\"a\""), [(1, false), (9, false)]);
+    assert_eq!(read("b"), [(17, true)]);
+}
+
+#[test]
 fn exact_times_are_distinguished_from_coarse_ones() {
     assert!(only("[   12.345678] x").exact);
     assert!(only("Nov 21 02:31:07 host kernel: [   12.345678] x").exact);
