@@ -169,6 +169,7 @@ fn what_does_not_show_the_kernel_is_refused_with_the_first_line() {
         "{\"level\": \"error\", \"msg\": \"%\"}",
         "{\n  \"text\": \"%\",\n  \"tags\": [\n    {\n      \"a\": 1\n    }\n  ]\n}",
         "kmsg-abc kmsg %",
+        "2026-11-25T09:00:00Z ERROR %",
         "2026-11-25T09:00:00Z {job=\"kern\", unit=\"a.service\"} %",
         "<3>1 2026-11-25T09:00:00Z h kernel 7 - - %",
         "{\"PROGRAM\": \"app\", \"MESSAGE\": \"%\", \"PID\": \"7\"}",

@@ -41,7 +41,11 @@ impl Tags {
 }
 
 fn decide(stamp: &str, rest: &str, hosted: Option<(&str, &str)>) -> Option<Tags> {
-    let is_host = |host: &str| !host.is_empty() && !host.contains([':', '[', '(', '=', ',']);
+    // Severities of programs are in capitals.
+    let is_host = |host: &str| {
+        host.contains(|letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit())
+            && !host.contains([':', '[', '(', '=', ','])
+    };
     let has_host = hosted.is_some_and(|(host, text)| is_host(host) && faults::is_fault(text));
     match (faults::is_fault(rest), has_host) {
         (false, false) => None,

@@ -145,6 +145,27 @@ fn times_in_json_may_be_texts() {
 }
 
 #[test]
+fn the_kernels_words_behind_a_stamp_are_its_own_if_no_program_is_named() {
+    let kill = "Out of memory: Killed process 4242 (x) total-vm:1kB, anon-rss:1kB, file-rss:1kB";
+    let stamp = "2026-11-21T02:31:07Z";
+    for (log, expected) in [
+        (format!("{stamp} {kill}"), Some(None)),
+        (format!("{stamp} x\n{stamp} {kill}"), Some(None)),
+        (format!("Nov 21 02:31:07 {kill}"), Some(None)),
+        (format!("Nov 21 02:31:07 h {kill}"), Some(Some("h"))),
+        (format!("Nov 21 02:31:07 h app[7]: x\nNov 21 02:31:07 h {kill}"), None),
+        (format!("Nov 21 02:31:07 h kernel: x\nNov 21 02:31:07 {kill}"), None),
+        (format!("{stamp} ERROR {kill}"), None),
+        (format!("{stamp} app: {kill}"), None),
+        (format!("{stamp} h it says {kill}"), None),
+    ] {
+        let found = messages(log.as_bytes());
+        let found = found.iter().find(|message| message.from_kernel && message.text == kill);
+        assert_eq!(found.map(|message| message.host.as_deref()), expected, "{log}");
+    }
+}
+
+#[test]
 fn callers_are_read() {
     assert_eq!(only("[   12.345678][ T123] x").caller.as_deref(), Some("T123"));
     assert_eq!(only("6,339,5140900,-,caller=C1;x").caller.as_deref(), Some("C1"));
