@@ -66,7 +66,7 @@ impl Policy {
         status.assessment = self.assessment.shared();
         status.reboot = self.reboots.status();
         status.received = self.received.statuses();
-        status.cluster = self.cluster.status();
+        status.cluster = self.cluster.status(&self.store);
         status.happened = self.happenings.shared();
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use promql_rules::store::{SeriesId, SeriesStore, stale_marker};
 
-use super::{memory_ids, or_ended};
+use super::or_ended;
 use crate::model::{ClusterNames, Moment, Reading, Wanted, series_of_node};
 
 /// Which of this node's series are shown, and where.
@@ -13,7 +13,6 @@ pub(super) struct Mirror {
     /// Number of this node's series that were examined.
     mirrored: usize,
     shown: Vec<(SeriesId, SeriesId)>,
-    memory: [Option<SeriesId>; 2],
     /// How often one of this node's series had given its place to another then.
     replaced: u64,
 }
@@ -40,9 +39,6 @@ impl Mirror {
                 let there = series_of_node(key, &names.cluster, &names.node);
                 let id = cluster.intern(&there);
                 self.shown.push((SeriesId(place), id));
-                let [total, available] = memory_ids(std::iter::once((&there, id)));
-                self.memory[0] = total.or(self.memory[0]);
-                self.memory[1] = available.or(self.memory[1]);
             }
         }
         self.mirrored = keys.len();
@@ -65,10 +61,5 @@ impl Mirror {
         for (_, ended) in before.iter().filter(|(_, there)| !shown.contains(there)) {
             cluster.append(*ended, at.timeline_ms(), Reading::Value(stale_marker()));
         }
-    }
-
-    /// This node's memory: total and available.
-    pub(super) fn memory(&self) -> [Option<SeriesId>; 2] {
-        self.memory
     }
 }

@@ -333,15 +333,16 @@ impl Cluster {
         }
     }
 
-    /// The state of all nodes; the same `Arc` until it changes.
-    pub(super) fn status(&mut self) -> Option<Arc<ClusterStatus>> {
+    /// The state of all nodes; the same `Arc` until another node reports. `own` has the series of
+    /// this node: its memory is known without a rule that reads it.
+    pub(super) fn status(&mut self, own: &SeriesStore) -> Option<Arc<ClusterStatus>> {
         let names = self.names.as_ref()?;
         if self.status.is_none() {
             let nodes = self.nodes.iter().map(|(name, node)| node.status(name, &self.store));
-            let own = self.mirror.memory();
+            let [total, available] = [TOTAL, AVAILABLE].map(|name| own.latest_of(name, &[]));
             self.status = Some(Arc::new(ClusterStatus {
                 names: names.clone(),
-                memory: memory(own, &self.store),
+                memory: NodeMemory { total, available },
                 nodes: nodes.collect(),
             }));
         }

@@ -141,6 +141,25 @@ fn a_silent_peer_is_unknown_and_not_absent() {
 }
 
 #[test]
+fn this_nodes_memory_is_known_without_a_rule_about_the_cluster() {
+    let rules = IMBALANCE.split("- name: all").next().unwrap();
+    let mut world = among(rules);
+    let series = ["uma_memory_total_bytes", "uma_memory_available_bytes"];
+    let series = series.map(|name| SeriesKey::new(name, &[]));
+    world.seen.push(Observation::Readings(Readings {
+        source: Source::Vmstat,
+        schema: Arc::new(Schema { series: series.into() }),
+        values: [120.0, 30.0].map(Reading::Value).into(),
+        took: Duration::ZERO,
+        error: None,
+    }));
+    world.seen.push(says("there", Reading::Value(95.0)));
+    world.tick();
+    let memory = world.policy.status(world.at).cluster.unwrap().memory;
+    assert_eq!((memory.total.value(), memory.available.value()), (Some(120.0), Some(30.0)));
+}
+
+#[test]
 fn a_stopped_poller_is_detected() {
     let mut world = among(IMBALANCE);
     world.seen.push(says("there", Reading::Value(95.0)));
