@@ -11,6 +11,7 @@ use strum::{IntoStaticStr, VariantNames};
 use super::names::named;
 use super::{
     DecisionId, EngineTarget, Grade, READ_AHEAD, RebootAct, Supervisor, Sysctl, Taint, Target,
+    bytes_text, duration_text,
 };
 
 /// What `drop_caches` drops.
@@ -360,7 +361,7 @@ impl fmt::Display for Action {
             }
             Self::CompactMemory => f.write_str("compact_memory"),
             Self::Reclaim { cgroup, engine, bytes } => {
-                write!(f, "reclaim {bytes} bytes from ")?;
+                write!(f, "reclaim {} from ", bytes_text(*bytes))?;
                 match engine {
                     Some(engine) if cgroup.is_empty() => {
                         write!(f, "the control group of engine {engine}")
@@ -370,9 +371,10 @@ impl fmt::Display for Action {
                 }
             }
             Self::EvictCheckpoint { engine, behind_bytes, floor_bytes, prefetch, for_at_most } => {
-                write!(f, "evict_checkpoint of {engine}, keeping the last {behind_bytes} bytes")?;
+                let behind = bytes_text(*behind_bytes);
+                write!(f, "evict_checkpoint of {engine}, keeping the last {behind}")?;
                 evicting(f, *floor_bytes, *prefetch)?;
-                write!(f, ", for at most {for_at_most:?}")
+                write!(f, ", for at most {}", duration_text(*for_at_most))
             }
             Self::EmptyCache { engine, allow } => {
                 write!(f, "empty_cache of {engine}")?;
@@ -387,20 +389,20 @@ impl fmt::Display for Action {
                 for (sysctl, value) in values {
                     write!(f, " {sysctl}={value}")?;
                 }
-                write!(f, " for at most {for_at_most:?}")
+                write!(f, " for at most {}", duration_text(*for_at_most))
             }
             Self::ThrottleReadahead { kib, devices, of, for_at_most } => {
                 write!(f, "throttle_readahead {kib} KiB of")?;
                 for place in devices.iter().chain(of) {
                     write!(f, " {place}")?;
                 }
-                write!(f, " for at most {for_at_most:?}")
+                write!(f, " for at most {}", duration_text(*for_at_most))
             }
             Self::TaintNode { taint, for_at_most } => {
-                write!(f, "taint_node {taint} for at most {for_at_most:?}")
+                write!(f, "taint_node {taint} for at most {}", duration_text(*for_at_most))
             }
             Self::CordonNode { for_at_most } => {
-                write!(f, "cordon_node for at most {for_at_most:?}")
+                write!(f, "cordon_node for at most {}", duration_text(*for_at_most))
             }
             Self::Undo { decision, why, .. } => write!(f, "undo #{decision}: {}", why.meaning()),
             Self::Notify { message } => write!(f, "notify {message:?}"),
@@ -409,7 +411,10 @@ impl fmt::Display for Action {
                 engine.iter().try_for_each(|engine| write!(f, " {engine}"))?;
                 match grace_ms {
                     0 => f.write_str(" at once")?,
-                    grace => write!(f, " with {:?} to end", Duration::from_millis(*grace))?,
+                    grace => {
+                        let grace = duration_text(Duration::from_millis(*grace));
+                        write!(f, " with {grace} to end")?;
+                    }
                 }
                 for_reboot.iter().try_for_each(|reboot| write!(f, ", for the reboot #{reboot}"))
             }
@@ -422,7 +427,7 @@ impl fmt::Display for Action {
 
 fn evicting(f: &mut fmt::Formatter<'_>, floor_bytes: u64, prefetch: Prefetch) -> fmt::Result {
     if floor_bytes > 0 {
-        write!(f, " and {floor_bytes} bytes free")?;
+        write!(f, " and {} free", bytes_text(floor_bytes))?;
     }
     if prefetch != Prefetch::Off {
         write!(f, ", prefetch {prefetch}")?;

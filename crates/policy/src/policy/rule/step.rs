@@ -253,7 +253,7 @@ mod tests {
         let step = RemedyStep::Reclaim { from: ReclaimFrom::Engine(engine), bytes: 7 };
         let written = r#"{"reclaim":{"cgroup":"","engine":"{{ $labels.engine }}","bytes":7}}"#;
         assert_eq!(serde_json::to_string(&step).unwrap(), written);
-        let shown = "reclaim 7 bytes from the control group of engine {{ $labels.engine }}";
+        let shown = "reclaim 7 B from the control group of engine {{ $labels.engine }}";
         assert_eq!(step.to_string(), shown);
         let labels: Labels = Arc::new([(Arc::from("engine"), Arc::from("llm"))]);
         let filled =

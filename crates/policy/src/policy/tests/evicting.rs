@@ -222,8 +222,8 @@ fn memory_is_reclaimed_from_the_cgroup_of_the_named_engine() {
         let engine = Some("deepseek".to_owned());
         let wanted = Action::Reclaim { cgroup: path.to_owned(), engine, bytes: 2 << 30 };
         assert_eq!((&decisions[0].decision, &decisions[0].action), (&Decision::Act, &wanted));
-        let said = "reclaim 2147483648 bytes from /system.slice/vllm.service, the control group of \
-                    engine deepseek";
+        let said = "reclaim 2.0 GiB from /system.slice/vllm.service, the control group of engine \
+                    deepseek";
         assert_eq!(wanted.to_string(), said);
     }
 }
