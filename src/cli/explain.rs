@@ -30,11 +30,12 @@ use crate::policy::explain::Explanation;
 use crate::policy::rule::RuleSet;
 
 /// Arguments of `umawarden explain`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct ExplainArguments {
-    /// The alert's name, or group/alert.
-    #[arg(required_unless_present = "release")]
+    /// The alert's name, or group/alert; or the number of a decision (17 or #17), which is
+    /// explained by the values of its time.
+    #[arg(value_name = "RULE|DECISION", required_unless_present = "release")]
     pub rule: Option<String>,
 
     /// Instead of a rule: how the memory of dead engines was reclaimed, of this one or of all:
@@ -87,6 +88,7 @@ Exit codes: 0 explained, 2 nothing is known of that rule, engine or time.
 
   umawarden explain PageCacheEatsReserve
   umawarden explain MemoryRunsOutSoon --at -10m
+  umawarden explain 17
   umawarden explain Low --recording 20261121T040731Z-Low.umarec --json | jq .sentence
   umawarden explain --release deepseek";
 
@@ -103,6 +105,12 @@ impl ExplainArguments {
 
 /// A recording that ends earlier before the requested time does not cover it.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(10);
+
+/// The precision of times in the journal.
+const MILLISECOND: SignedDuration = SignedDuration::from_millis(1);
+
+/// Rules that are named where none has the requested name.
+const MOST_NEAR: usize = 5;
 
 /// Decisions that are printed.
 const DECISIONS: usize = 5;
@@ -179,6 +187,8 @@ fn report(arguments: &ExplainArguments) -> anyhow::Result<RuleReport> {
         Some(_) => Journalled::none(),
         None => Journalled::open(&dir),
     };
+    let of_decision = of_decision(arguments, &journal)?;
+    let arguments = of_decision.as_ref().unwrap_or(arguments);
     if arguments.is_of_now() {
         let settings = arguments.storage.settings(RunFlags::default())?;
         let client = Client::new(&settings.web.control_socket);
@@ -199,6 +209,26 @@ fn report(arguments: &ExplainArguments) -> anyhow::Result<RuleReport> {
             })
         }
     }
+}
+
+/// The arguments with rule and time of the decision whose number was given instead of a rule.
+fn of_decision(
+    arguments: &ExplainArguments,
+    journal: &Journalled,
+) -> anyhow::Result<Option<ExplainArguments>> {
+    let number = arguments.meant().trim_start_matches('#').parse();
+    let (Ok(number), None) = (number, &arguments.recording) else { return Ok(None) };
+    anyhow::ensure!(arguments.at.is_none(), "a decision has its time: leave out --at");
+    let Some(found) = journal.decision(number) else {
+        anyhow::bail!(
+            "decision {number} is not in the journal: `umawarden history --kind decision` lists \
+             the numbers"
+        );
+    };
+    // The recording may be finer than the journal.
+    let at = found.at.utc.checked_add(MILLISECOND).unwrap_or(found.at.utc);
+    let rule = Some(found.rule.to_string());
+    Ok(Some(ExplainArguments { rule, at: Some(at), ..arguments.clone() }))
 }
 
 fn from_recording(
@@ -306,7 +336,50 @@ pub(super) fn resolve<'r>(
     let hint = match hint {
         Some(hint) => Cow::Owned(hint),
         None if all.is_empty() => Cow::Borrowed("there are none"),
-        None => Cow::Owned(format!("there are {}", alerts.collect::<Vec<_>>().join(", "))),
+        None => Cow::Owned(near(name, alerts.collect())),
     };
     anyhow::bail!("no rule \"{name}\" among those that {where_from} ({hint})")
+}
+
+/// The rules whose names have most in common with this one.
+fn near(name: &str, mut alerts: Vec<&str>) -> String {
+    let count = alerts.len();
+    alerts.sort_by_key(|alert| std::cmp::Reverse(common(name, alert)));
+    alerts.truncate(MOST_NEAR);
+    match count.saturating_sub(MOST_NEAR) {
+        0 => format!("there are {}", alerts.join(", ")),
+        more => {
+            format!("near are {}; `umawarden rules print` has {more} more", alerts.join(", "))
+        }
+    }
+}
+
+/// The length of the longest text that both have.
+fn common(one: &str, other: &str) -> usize {
+    let other = other.to_lowercase();
+    let letters: Vec<char> = one.to_lowercase().chars().take(64).collect();
+    let has = |length: &usize| {
+        letters.windows(*length).any(|part| other.contains(&part.iter().collect::<String>()))
+    };
+    (1..=letters.len()).take_while(has).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_rule_has_a_few_near_ones() {
+        let names = ["MemoryLow", "SwapIsOn", "PageCacheEatsReserve", "GpuHangs", "A", "B", "C"];
+        let rules: Vec<RuleId> =
+            names.map(|alert| RuleId { group: "g".into(), alert: alert.into() }).into();
+        let of = |name: &str, count: usize| {
+            resolve(name, rules.iter().take(count), "are loaded").unwrap_err().to_string()
+        };
+        let near = of("cache", 7);
+        assert!(near.contains("near are PageCacheEatsReserve, "), "{near}");
+        assert!(near.ends_with("`umawarden rules print` has 2 more)"), "{near}");
+        assert!(of("xyz", 2).ends_with("(there are MemoryLow, SwapIsOn)"));
+        assert!(of("MemoryLov", 7).contains("did you mean \"MemoryLow\"?"));
+    }
 }

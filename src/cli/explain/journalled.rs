@@ -14,7 +14,8 @@ use crate::journal::{
     TimelineQuery,
 };
 use crate::model::{
-    AlertChange, AlertState, DecisionId, HoldReason, Moment, Observation, Past, RuleId,
+    AlertChange, AlertState, DecisionId, DecisionRecord, HoldReason, Moment, Observation, Past,
+    RuleId,
 };
 use crate::policy::Policy;
 use crate::policy::explain::sample;
@@ -88,6 +89,17 @@ impl Journalled {
         let mut rows = self.rows(&query);
         rows.reverse();
         rows
+    }
+
+    /// The decision of that number.
+    pub(super) fn decision(&self, number: i64) -> Option<DecisionRecord> {
+        let query = DecisionQuery {
+            after_id: number.checked_sub(1),
+            before_id: number.checked_add(1),
+            limit: 1,
+            ..DecisionQuery::default()
+        };
+        self.rows(&query).into_iter().next().map(|stored| stored.decision)
     }
 
     fn rows(&self, query: &DecisionQuery) -> Vec<StoredDecision> {

@@ -15,8 +15,9 @@ use super::super::{ExplainRequest, QueryError};
 use crate::model::{DecisionId, RuleId};
 use crate::policy::status::Status;
 
-/// The loop explains at most so often.
+/// The loop explains at most so often on average, and so many times in a row.
 const EVERY: Duration = Duration::from_millis(200);
+const IN_A_ROW: u32 = 5;
 
 /// How long a request waits for its turn and for the loop.
 const TAKES: Duration = Duration::from_secs(5);
@@ -74,15 +75,20 @@ fn unavailable(text: &str) -> Response {
 
 /// Has the loop explain a rule. One request at a time, so that clients cannot occupy it.
 async fn by_the_loop(site: &Site, rule: RuleId) -> Option<Value> {
-    let mut last = site.pictures.explaining.lock().await;
-    let since = last.map(|last| (site.served.uptime)().saturating_sub(last));
-    if let Some(early) = since.and_then(|since| EVERY.checked_sub(since)) {
+    let mut spent = site.pictures.explaining.lock().await;
+    let now = (site.served.uptime)();
+    *spent = spend(*spent, now);
+    if let Some(early) = spent.checked_sub(now) {
         tokio::time::sleep(early).await;
     }
-    *last = Some((site.served.uptime)());
     let (answer, answered) = oneshot::channel();
     site.served.explain.send(ExplainRequest { rule, answer }).await.ok()?;
     answered.await.ok().flatten()
+}
+
+/// Until when the time of the loop is spent after one more explanation.
+fn spend(spent: Duration, now: Duration) -> Duration {
+    spent.max(now.saturating_sub(EVERY * IN_A_ROW)) + EVERY
 }
 
 fn wanted(uri: &Uri) -> Result<Wanted, String> {
@@ -110,5 +116,22 @@ fn rule(status: &Status, name: &str) -> Result<RuleId, String> {
             let hint = hint.unwrap_or_else(|| "/api/v1/rules lists the loaded rules".to_owned());
             Err(format!("no rule {name:?} is loaded: {hint}"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_person_does_not_wait_and_a_client_in_a_loop_does() {
+        let now = Duration::from_secs(100);
+        let mut spent = Duration::ZERO;
+        let mut waits = Vec::new();
+        for _ in 0..7 {
+            spent = spend(spent, now);
+            waits.push(spent.saturating_sub(now).as_millis());
+        }
+        assert_eq!(waits, [0, 0, 0, 0, 0, 200, 400]);
     }
 }

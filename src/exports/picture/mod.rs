@@ -39,7 +39,8 @@ pub(super) struct Pictures {
     earlier: OnceCell<Vec<Happened>>,
     earlier_failed: Mutex<Option<Duration>>,
     pub(super) live: Arc<live::Feed>,
-    explaining: tokio::sync::Mutex<Option<Duration>>,
+    /// Until when the time of the loop for explanations is spent, on the uptime clock.
+    explaining: tokio::sync::Mutex<Duration>,
 }
 
 #[derive(Debug)]
