@@ -13,7 +13,6 @@ mod control;
 mod engines;
 mod exposition;
 mod gate;
-mod holds;
 mod host;
 mod identity;
 mod lease;

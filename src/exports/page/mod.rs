@@ -15,8 +15,8 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use hyper::{StatusCode, Uri, header};
 
+use super::VERSION;
 use super::routes::{Site, refusal};
-use super::{VERSION, holds};
 use crate::model::{Picture, WellLevel, seconds_text};
 
 use asset::{ASSETS, Asset, Kind};
@@ -62,10 +62,13 @@ fn render(site: &Site) -> Result<String, fmt::Error> {
     head(&mut html, &picture)?;
     header(&mut html, &picture)?;
     html.push_str("<main id=main>");
-    failures(&mut html, site)?;
     tables::memory(&mut html, &picture.memory)?;
     tables::approvals(&mut html, &picture.approvals)?;
+    html.push_str("<div id=now>");
     tables::engines(&mut html, &picture.engines)?;
+    tables::waiting(&mut html, &picture.waiting)?;
+    tables::nodes(&mut html, &picture.nodes)?;
+    html.push_str("</div>");
     tables::happened(&mut html, &picture.happened)?;
     if !site.pictures.knows_earlier() {
         html.push_str(
@@ -73,9 +76,7 @@ fn render(site: &Site) -> Result<String, fmt::Error> {
              read.</p>",
         );
     }
-    tables::waiting(&mut html, &picture.waiting)?;
-    tables::nodes(&mut html, &picture.nodes)?;
-    holds::page(&mut html, &status)?;
+    tables::silences(&mut html, &picture.silences)?;
     fold::rules(&mut html, &status)?;
     fold::memory(&mut html, &status)?;
     fold::sources(&mut html, &status)?;
@@ -122,7 +123,8 @@ fn header(html: &mut String, picture: &Picture) -> fmt::Result {
     for reason in &picture.well.reasons {
         write!(html, "<li>{}</li>", Escaped(reason))?;
     }
-    html.push_str("</ul></div><dl id=facts>");
+    html.push_str("</ul></div><p id=notes>");
+    write!(html, "{}</p><dl id=facts>", Escaped(&picture.well.notes.join("; ")))?;
     let machine = &picture.machine;
     let unknown = || "unknown".to_owned();
     let facts = [
@@ -139,29 +141,6 @@ fn header(html: &mut String, picture: &Picture) -> fmt::Result {
     write!(html, "<div><dt>Sampled</dt><dd id=sampled>")?;
     tables::time(html, picture.at)?;
     html.push_str("</dd></div></dl><p id=link role=status></p></header>");
-    Ok(())
-}
-
-/// Configuration that could not be used.
-fn failures(html: &mut String, site: &Site) -> fmt::Result {
-    if let Some(failure) = site.served.reload_failure.load().as_ref() {
-        write!(
-            html,
-            "<p class=critical>The reload of {} failed: the previous rules and settings are \
-             still in force.</p><pre>{}</pre>",
-            failure.at.strftime("%F %T UTC"),
-            Escaped(&failure.why),
-        )?;
-    }
-    if let Some(failure) = site.served.access.failure() {
-        write!(
-            html,
-            "<p class=critical>The files of access control have mistakes since {}: the previous \
-             ones are still in force.</p><pre>{}</pre>",
-            failure.at.strftime("%F %T UTC"),
-            Escaped(&failure.why),
-        )?;
-    }
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 
 use super::Escaped;
 use crate::model::{
-    ApprovalPicture, EnginePicture, Happened, MemoryPicture, NodePicture, NodeState, WaitKind,
-    Waiting,
+    ApprovalPicture, EnginePicture, Happened, MemoryPicture, NodePicture, NodeState,
+    SilencePicture, WaitKind, Waiting,
 };
 
 const GIB: f64 = 1_073_741_824.0;
@@ -100,8 +100,10 @@ pub(super) fn approvals(html: &mut String, approvals: &[ApprovalPicture]) -> fmt
         html.push_str("</td><td>");
         match (&asked.answer, asked.goes_ahead) {
             (Some(answer), _) => write!(html, "{}", Escaped(answer))?,
-            (None, Some(_)) => {
-                write!(html, "goes ahead unless: <code>umawarden deny {}</code>", asked.decision)?;
+            (None, Some(due)) => {
+                html.push_str("goes ahead at ");
+                time(html, due)?;
+                write!(html, " unless: <code>umawarden deny {}</code>", asked.decision)?;
             }
             (None, None) => write!(html, "<code>umawarden approve {}</code>", asked.decision)?,
         }
@@ -213,6 +215,32 @@ pub(super) fn waiting(html: &mut String, waiting: &[Waiting]) -> fmt::Result {
     }
     if waiting.is_empty() {
         html.push_str("<tr><td colspan=4>Nobody waits.</td></tr>");
+    }
+    html.push_str(END);
+    Ok(())
+}
+
+/// Silences.
+pub(super) fn silences(html: &mut String, silences: &[SilencePicture]) -> fmt::Result {
+    let columns = [("Rules", false), ("Until", false), ("By", true), ("Why", true)];
+    begin(html, "silences", "Silences", &columns)?;
+    for silence in silences {
+        write!(
+            html,
+            "<tr><th scope=row>{} <small>#{}</small></th><td class=when>",
+            Escaped(&silence.rules),
+            silence.id,
+        )?;
+        time(html, silence.until)?;
+        write!(
+            html,
+            "</td><td class=minor>{}</td><td class=minor>{}</td></tr>",
+            Escaped(&silence.by),
+            Escaped(&silence.why),
+        )?;
+    }
+    if silences.is_empty() {
+        html.push_str("<tr><td colspan=4>No remedy is silenced.</td></tr>");
     }
     html.push_str(END);
     Ok(())

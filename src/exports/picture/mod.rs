@@ -54,6 +54,7 @@ struct Rendered {
 impl Pictures {
     /// The picture now.
     pub(super) fn picture(&self, served: &Served, status: &Status) -> Picture {
+        let failures = failures(served);
         let about = About {
             node: &served.node.name,
             version: VERSION,
@@ -61,6 +62,7 @@ impl Pictures {
             now: (served.uptime)(),
             stale_after: served.limits.snapshot_age,
             earlier: self.earlier.get().map(Vec::as_slice).unwrap_or_default(),
+            failures: &failures,
         };
         overview::picture(status, &about)
     }
@@ -102,6 +104,36 @@ impl Pictures {
     }
 }
 
+/// Lines of a failure that are shown.
+const MOST_LINES: usize = 3;
+
+/// Configuration that could not be used, one sentence each.
+fn failures(served: &Served) -> Vec<String> {
+    let reload = served.reload_failure.load();
+    let reload = reload.as_ref().map(|failure| {
+        sentence(
+            "the last reload failed, and the previous rules and settings are in force",
+            &failure.why,
+        )
+    });
+    let access = served.access.failure().map(|failure| {
+        sentence(
+            "the files of access control have mistakes, and the previous ones are in force",
+            &failure.why,
+        )
+    });
+    reload.into_iter().chain(access).collect()
+}
+
+fn sentence(what: &str, why: &str) -> String {
+    let lines: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let shown = lines.iter().take(MOST_LINES).copied().collect::<Vec<_>>().join("; ");
+    match lines.len().saturating_sub(MOST_LINES) {
+        0 => format!("{what}: {shown}"),
+        more => format!("{what}: {shown}; `umawarden config check` shows {more} more lines"),
+    }
+}
+
 /// `GET /api/v1/picture`.
 pub(super) async fn picture(State(site): State<Site>) -> Response {
     site.pictures.find_earlier(&site).await;
@@ -117,4 +149,16 @@ pub(super) async fn picture(State(site): State<Site>) -> Response {
 fn internal(problem: &serde_json::Error) -> Response {
     let text = format!("cannot write the picture: {problem}");
     error(StatusCode::INTERNAL_SERVER_ERROR, "internal", &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_sentence_with_its_first_lines() {
+        assert_eq!(sentence("it failed", "a: b\n\n  c\n"), "it failed: a: b; c");
+        let long = "it failed: 1; 2; 3; `umawarden config check` shows 2 more lines";
+        assert_eq!(sentence("it failed", "1\n2\n3\n4\n5"), long);
+    }
 }

@@ -112,7 +112,7 @@ pub use peer::PeerAddress;
 pub use picture::{
     ApprovalPicture, EnginePicture, Happened, HappenedKind, HappenedLevel, MOST_HAPPENED, Machine,
     MemoryHistory, MemoryPart, MemoryPicture, NodePicture, NodeState, PartHistory, PartKind,
-    Picture, Queue, WaitKind, Waiting, Well, WellLevel,
+    Picture, Queue, SilencePicture, WaitKind, Waiting, Well, WellLevel,
 };
 pub use pod::Pod;
 pub use pool::{EnginePools, HOST_POOL, MemoryPool, MemoryPools, PoolFigures, PoolKind};

@@ -43,6 +43,9 @@ pub struct Picture {
     pub nodes: Vec<NodePicture>,
     /// Decisions that a person may approve or deny.
     pub approvals: Vec<ApprovalPicture>,
+    /// Rules whose remedies a person has silenced.
+    #[serde(default)]
+    pub silences: Vec<SilencePicture>,
 }
 
 named! {
@@ -118,8 +121,11 @@ named! {
 pub struct Well {
     /// The worst of the reasons.
     pub level: WellLevel,
-    /// What is the matter, the worst first.
+    /// What is the matter, the worst first, and what a person can do about it.
     pub reasons: Vec<String>,
+    /// What is no trouble and explains the rest, as rules that this machine cannot evaluate.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// The machine.
@@ -305,6 +311,21 @@ pub struct ApprovalPicture {
     /// Who has approved or denied it.
     #[serde(default)]
     pub answer: Option<String>,
+}
+
+/// A silence: remedies of these rules are held until it ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SilencePicture {
+    /// Its number.
+    pub id: u64,
+    /// Its rules: `all`, the name of an alert, or `group/alert`.
+    pub rules: String,
+    /// Its end.
+    pub until: Timestamp,
+    /// The person who made it.
+    pub by: String,
+    /// Why; may be empty.
+    pub why: String,
 }
 
 /// Where memory was.

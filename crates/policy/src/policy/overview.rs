@@ -7,12 +7,14 @@ use jiff::Timestamp;
 
 use super::happened::merged;
 use super::memory_parts::{PartsReader, shown};
-use super::status::{AlertStatus, ApprovalStatus, EngineStatus, RuleState, RuleStatus, Status};
+use super::status::{
+    AlertStatus, ApprovalStatus, EngineStatus, RuleState, RuleStatus, SilenceStatus, Status,
+};
 use crate::model::{
     AlertState, ApprovalPicture, ClusterStatus, EnginePhase, EnginePicture, Happened, Lease,
     LeaseState, Machine, MemoryPicture, MemoryState, Moment, NodeMemory, NodePicture, NodeState,
-    Picture, Queue, Reading, RestartState, RestartStatus, SeriesKey, WaitKind, Waiting, Well,
-    WellLevel, counted, mode_text,
+    Picture, Queue, Reading, RestartState, RestartStatus, RuleSelector, SeriesKey, SilencePicture,
+    WaitKind, Waiting, Well, WellLevel, counted, mode_text,
 };
 
 /// Entries of each list; a longer one is no picture any more.
@@ -39,6 +41,8 @@ pub struct About<'a> {
     pub stale_after: Duration,
     /// What happened before this run.
     pub earlier: &'a [Happened],
+    /// Configuration that could not be used, one sentence each.
+    pub failures: &'a [String],
 }
 
 /// The picture of a status.
@@ -77,6 +81,7 @@ pub fn picture(status: &Status, about: &About<'_>) -> Picture {
             .take(MOST)
             .map(|asked| approval(asked, status))
             .collect(),
+        silences: status.guard.silences.iter().take(MOST).map(silence).collect(),
     }
 }
 
@@ -130,19 +135,21 @@ fn well(status: &Status, about: &About<'_>, has_memory: bool) -> Well {
     } else if !has_memory {
         add(WellLevel::Unknown, "memory was not sampled".to_owned());
     }
+    // First, since the list is cut: it says why nothing is done.
+    of_guard(status, &mut add);
+    about.failures.iter().for_each(|failure| add(WellLevel::Warning, failure.clone()));
     for alert in status.rules.iter().flat_map(|rule| &rule.alerts) {
         if alert.state == AlertState::Firing {
             add(level_of(alert), alert_text(alert));
         }
     }
-    of_unknown_rules(status, &mut add);
+    let notes = of_unknown_rules(status, &mut add);
     let of_sources = status.sources.iter().filter(|source| !source.up);
     for source in of_sources {
         let why = source.detail.as_deref().unwrap_or("it has failed");
         add(WellLevel::Unknown, format!("source {}: {why}", source.source.name()));
     }
     of_assessment(status, &mut add);
-    of_guard(status, &mut add);
     of_engines(status, &mut add);
     reasons.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
     let level = reasons.first().map_or(WellLevel::Well, |(level, _)| *level);
@@ -152,11 +159,11 @@ fn well(status: &Status, about: &About<'_>, has_memory: bool) -> Well {
     if more > 0 {
         reasons.push(format!("and {more} more"));
     }
-    Well { level, reasons }
+    Well { level, reasons, notes }
 }
 
-/// Rules that cannot be evaluated. What this machine does not have is no trouble of it.
-fn of_unknown_rules(status: &Status, add: &mut impl FnMut(WellLevel, String)) {
+/// Rules that cannot be evaluated. What this machine does not have is no trouble of it: a note.
+fn of_unknown_rules(status: &Status, add: &mut impl FnMut(WellLevel, String)) -> Vec<String> {
     let unknown = status.rules.iter().filter(|rule| rule.state == RuleState::Unknown);
     let (missing, failed): (Vec<&RuleStatus>, Vec<&RuleStatus>) =
         unknown.partition(|rule| rule.unknown.iter().all(|why| why.ends_with(NOT_AVAILABLE)));
@@ -167,10 +174,11 @@ fn of_unknown_rules(status: &Status, add: &mut impl FnMut(WellLevel, String)) {
         let rules = counted(failed.len() as u64, "rule");
         add(WellLevel::Unknown, format!("unknown: {rules} ({}): {why}", names(&failed)));
     }
-    if !missing.is_empty() {
-        let rules = counted(missing.len() as u64, "rule");
-        add(WellLevel::Well, format!("without effect here: {rules} ({})", names(&missing)));
+    if missing.is_empty() {
+        return Vec::new();
     }
+    let rules = counted(missing.len() as u64, "rule");
+    vec![format!("without effect here: {rules} ({})", names(&missing))]
 }
 
 fn level_of(alert: &AlertStatus) -> WellLevel {
@@ -206,7 +214,10 @@ fn of_guard(status: &Status, add: &mut impl FnMut(WellLevel, String)) {
         let why = if pause.comment.is_empty() { "" } else { ": " };
         add(
             WellLevel::Warning,
-            format!("paused by {}{why}{}; nothing is done", pause.author, pause.comment),
+            format!(
+                "paused by {}{why}{}; nothing is done until `umawarden resume`",
+                pause.author, pause.comment
+            ),
         );
     }
     if !guard.is_restored {
@@ -215,17 +226,34 @@ fn of_guard(status: &Status, add: &mut impl FnMut(WellLevel, String)) {
         add(WellLevel::Warning, text.to_owned());
     }
     for breaker in guard.breakers.iter().filter(|breaker| breaker.is_open) {
-        let (rule, misses) = (&breaker.rule.alert, breaker.misses);
-        let text = format!("the remedy of {rule} is stopped: it missed its aim {misses} times");
+        let (rule, misses, mode) = (&breaker.rule, breaker.misses, breaker.mode.name());
+        let of = breaker.engine.as_ref().map(|engine| format!(" for engine {engine}"));
+        let text = format!(
+            "the remedy of {} is stopped{} ({mode} mode): it missed its aim {misses} times; \
+             `umawarden breaker reset {rule}` lets it act again",
+            rule.alert,
+            of.unwrap_or_default(),
+        );
         add(WellLevel::Warning, text);
     }
     let reboot = &status.reboot;
     if let Some(scheduled) = &reboot.scheduled {
-        add(WellLevel::Warning, format!("{}: {}", reboot.stage.meaning(), scheduled.plan));
+        let waits = status.reboot.waits_for.as_ref().map(|why| format!("; it waits: {why}"));
+        let text = format!(
+            "{}: {}{}; `umawarden reboot --cancel` prevents it",
+            reboot.stage.meaning(),
+            scheduled.plan,
+            waits.unwrap_or_default(),
+        );
+        add(WellLevel::Warning, text);
     }
     if reboot.is_given_up {
         let times = reboot.did_not_help;
-        add(WellLevel::Warning, format!("{times} reboots in a row did not help"));
+        let text = format!(
+            "{times} reboots in a row did not help: no rule reboots now; `umawarden reboot \
+             --clear` lets them"
+        );
+        add(WellLevel::Warning, text);
     }
 }
 
@@ -386,5 +414,20 @@ fn approval(status: &ApprovalStatus, of: &Status) -> ApprovalPicture {
         lapses: status.lapses,
         goes_ahead: asked.goes_ahead.map(|due| due.utc),
         answer,
+    }
+}
+
+fn silence(silence: &SilenceStatus) -> SilencePicture {
+    let rules = match &silence.rules {
+        RuleSelector::All => "all".to_owned(),
+        RuleSelector::Alert(alert) => alert.to_string(),
+        RuleSelector::Rule(rule) => rule.to_string(),
+    };
+    SilencePicture {
+        id: silence.id,
+        rules,
+        until: silence.until,
+        by: silence.author.clone(),
+        why: silence.comment.clone(),
     }
 }

@@ -341,7 +341,8 @@ class Plot {
 
   size() {
     const width = Math.max(200, this.root.clientWidth);
-    return { width, height: width < 500 ? 220 : 300 };
+    // What runs is to be seen without scrolling.
+    return { width, height: Math.round(Math.min(300, Math.max(200, innerHeight * 0.27))) };
   }
 
   resize() {
@@ -569,11 +570,18 @@ function cell(className, ...children) {
   return h("td", { class: className }, ...children);
 }
 
-function showWell(picture) {
+/** The banner and the title of the page. */
+function showBanner(node, level, reasons) {
   const well = document.getElementById("well");
-  well.className = `well ${picture.well.level}`;
-  replace(well, h("strong", {}, LEVELS[picture.well.level] || picture.well.level),
-    h("ul", {}, ...picture.well.reasons.map((reason) => h("li", {}, reason))));
+  const word = LEVELS[level] || level;
+  well.className = `well ${level}`;
+  replace(well, h("strong", {}, word),
+    h("ul", {}, ...reasons.map((reason) => h("li", {}, reason))));
+  document.title = `${level === "well" ? "" : `${word}: `}${visible(node)} – umawarden`;
+}
+
+function showFacts(picture) {
+  document.getElementById("notes").textContent = visible((picture.well.notes || []).join("; "));
   const machine = picture.machine;
   const facts = [
     ["Machine", machine.model || "unknown"],
@@ -637,6 +645,33 @@ function showEngines(engines) {
     cell("minor", ...cache(engine)))), 5, "No inference engine is found.");
 }
 
+/** Entries that are shown until a visitor wants all. */
+const FIRST_HAPPENED = 6;
+let wantsAllHappened = false;
+
+const moreHappened = h("button", {
+  type: "button",
+  id: "more",
+  "aria-controls": "happened",
+  onclick: () => {
+    wantsAllHappened = !wantsAllHappened;
+    foldHappened();
+  },
+});
+
+/** Hides what is beyond the first entries, and says how much that is. */
+function foldHappened() {
+  const lines = [...rows("happened").children];
+  const more = lines.length - FIRST_HAPPENED;
+  lines.forEach((line, place) => { line.hidden = !wantsAllHappened && place >= FIRST_HAPPENED; });
+  const section = document.getElementById("happened");
+  if (!moreHappened.isConnected) section.append(moreHappened);
+  moreHappened.hidden = more <= 0;
+  moreHappened.setAttribute("aria-expanded", String(wantsAllHappened));
+  moreHappened.textContent = wantsAllHappened ? `Only the first ${FIRST_HAPPENED}`
+    : `${more} earlier ${more === 1 ? "entry" : "entries"}`;
+}
+
 function showHappened(happened, now, dialog) {
   fill("happened", happened.map((entry) => h("tr", {},
     cell("when", timeElement(entry.at, now)),
@@ -648,6 +683,15 @@ function showHappened(happened, now, dialog) {
   for (const button of rows("happened").querySelectorAll("button[data-entry]")) {
     button.onclick = () => dialog.explain(JSON.parse(button.dataset.entry));
   }
+  foldHappened();
+}
+
+function showSilences(silences, now) {
+  fill("silences", silences.map((one) => h("tr", {},
+    header(one.rules, `#${one.id}`),
+    cell("when", timeElement(one.until, now)),
+    cell("minor", one.by),
+    cell("minor", one.why))), 4, "No remedy is silenced.");
 }
 
 function showWaiting(waiting, now) {
@@ -707,14 +751,18 @@ class Approvals {
       header(asked.what, asked.rule),
       cell("minor", asked.why),
       cell("minor", timeElement(asked.goes_ahead || asked.lapses, now)),
-      h("td", {}, ...this.answer(asked)))), 4, "Nothing waits for a person.");
+      h("td", {}, ...this.answer(asked, now)))), 4, "Nothing waits for a person.");
     for (const button of rows("approvals").querySelectorAll("button[data-decision]")) {
       button.onclick = () => this.ask(Number(button.dataset.decision), button.dataset.method);
     }
   }
 
-  answer(asked) {
+  answer(asked, now) {
     if (asked.answer) return [asked.answer];
+    // Here, since a narrow page has no column with the time.
+    const due = asked.goes_ahead
+      ? [h("small", {}, "goes ahead ", timeElement(asked.goes_ahead, now), " unless denied"), " "]
+      : [];
     const button = (method, text) => h("button", {
       type: "button",
       "data-method": method,
@@ -724,9 +772,9 @@ class Approvals {
     const made = [];
     if (!asked.goes_ahead && this.may("remedy")) made.push(button("POST", "Approve"), " ");
     if (this.may("operate")) made.push(button("DELETE", "Deny"));
-    if (made.length) return made;
+    if (made.length) return due.concat(made);
     const verb = asked.goes_ahead ? "deny" : "approve";
-    return [h("code", {}, `umawarden ${verb} ${asked.decision}`)];
+    return due.concat(h("code", {}, `umawarden ${verb} ${asked.decision}`));
   }
 
   /** Has the person confirm it. */
@@ -739,6 +787,10 @@ class Approvals {
     }, verb);
     this.dialog.show(`${verb}?`, [
       h("p", {}, asked.what), h("p", {}, asked.why), h("p", {}, `Rule ${asked.rule}`),
+      asked.goes_ahead
+        ? h("p", {}, "It goes ahead ", timeElement(asked.goes_ahead, this.now), " unless denied.")
+        : h("p", {}, "It is not done unless approved before ",
+          timeElement(asked.lapses, this.now), "."),
       h("p", {}, this.access.name ? `As ${this.access.name}` : ""),
     ], [confirm]);
   }
@@ -761,8 +813,9 @@ class Approvals {
 
 /** A stream that was refused is tried again after this time; until then the picture is polled. */
 const RETRY = 15000;
-/** A hidden page gives its stream back after this time. */
+/** A hidden page gives its stream back after this time, and fetches the picture so often. */
 const HIDDEN_FOR = 30000;
+const HIDDEN_EVERY = 60000;
 /** Samples are older than this only if the loop of the daemon is blocked. */
 const STALE = 5000;
 
@@ -781,15 +834,47 @@ let picture = null;
 let past = null;
 let stream = null;
 let retry = null;
+let poll = null;
 let sampled = { at: null, seen: 0 };
+/** Why the node does not answer; null if it does. */
+let away = null;
+
+/** When the picture was sampled, for a sentence. */
+function since() {
+  return sampled.at ? ` since ${CLOCK.format(new Date(sampled.at))}` : "";
+}
+
+/** Why what is shown may be over; null if it is of now. */
+function doubt() {
+  if (!picture) return null;
+  if (away) return `The node does not answer${since()}: ${away}`;
+  // Browsers run timers of hidden pages late.
+  const polled = stream ? RETRY : 2 * HIDDEN_EVERY;
+  const isLive = stream && stream.readyState === EventSource.OPEN;
+  const age = performance.now() - sampled.seen;
+  if (age <= STALE + (isLive ? 0 : polled)) return null;
+  return `No new sample${since()}: the daemon is blocked or does not answer`;
+}
+
+/** The state of the node. Of a node that says nothing it is unknown, whatever it was before. */
+function showState() {
+  const why = doubt();
+  if (!picture) return;
+  const { level, reasons } = picture.well;
+  if (!why) showBanner(picture.node, level, reasons);
+  else {
+    const then = `What is shown is of that time. The node was: ${LEVELS[level] || level}`;
+    showBanner(picture.node, "unknown", [why, then, ...reasons]);
+  }
+}
 
 function show(received) {
   picture = received;
+  away = null;
   const now = Date.parse(picture.at);
   if (picture.at !== sampled.at) sampled = { at: picture.at, seen: performance.now() };
-  document.title = `${picture.well.level === "well" ? "" : `${LEVELS[picture.well.level]}: `}`
-    + `${visible(picture.node)} – umawarden`;
-  showWell(picture);
+  showState();
+  showFacts(picture);
   if (past) {
     past.take(picture);
     plot.show(past, picture.happened);
@@ -800,6 +885,7 @@ function show(received) {
   showHappened(picture.happened, now, dialog);
   showWaiting(picture.waiting, now);
   showNodes(picture.nodes);
+  showSilences(picture.silences || [], now);
   document.documentElement.dataset.pictures = String(
     Number(document.documentElement.dataset.pictures || 0) + 1);
 }
@@ -829,42 +915,55 @@ function connect() {
   stream.addEventListener("picture", (event) => show(JSON.parse(event.data)));
   stream.addEventListener("error", () => {
     if (stream.readyState !== EventSource.CLOSED) {
+      away = "the connection is lost";
       link("The connection is lost; connecting again…");
+      showState();
       return;
     }
     // It was refused: there are too many pages, or the visitor may not read any more.
     link("No live stream; the picture is fetched every 15 s");
     retry = setTimeout(async () => {
-      try {
-        show(await api("api/v1/picture"));
-      } catch (error) {
-        link(error.message);
-      }
+      await fetchPicture();
       connect();
     }, RETRY);
   });
+}
+
+async function fetchPicture() {
+  try {
+    show(await api("api/v1/picture", { signal: AbortSignal.timeout(RETRY) }));
+  } catch (error) {
+    away = error.message;
+    link(error.message);
+    showState();
+  }
 }
 
 function disconnect() {
   clearTimeout(retry);
   if (stream) stream.close();
   stream = null;
+  link("Not visible; the picture is fetched every minute");
+  clearInterval(poll);
+  poll = setInterval(fetchPicture, HIDDEN_EVERY);
 }
 
-// A browser has few connections to a node: a page that nobody sees takes none.
+// A browser has few connections to a node: a page that nobody sees takes none. Its title stays
+// true.
 let hidden = null;
 document.addEventListener("visibilitychange", () => {
   clearTimeout(hidden);
   if (document.hidden) hidden = setTimeout(disconnect, HIDDEN_FOR);
-  else if (!stream) connect();
+  else {
+    clearInterval(poll);
+    if (!stream) connect();
+  }
 });
 
 setInterval(() => {
-  const age = performance.now() - sampled.seen;
-  if (stream && stream.readyState === EventSource.OPEN && sampled.at && age > STALE) {
-    link(`No new sample for ${span(age / 1000)}: the daemon is blocked`);
-  } else if (stream && stream.readyState === EventSource.OPEN) {
-    link("Live");
+  showState();
+  if (stream && stream.readyState === EventSource.OPEN) {
+    link(doubt() ? `No new sample for ${span((performance.now() - sampled.seen) / 1000)}` : "Live");
   }
 }, 1000);
 
@@ -911,5 +1010,26 @@ async function showRules() {
 
 fold.addEventListener("toggle", showRules);
 setInterval(showRules, RULES);
+
+// These folds are written by the node alone: while one is open, they are taken from its page anew.
+const folds = ["counters", "sources"].map((id) => document.getElementById(id));
+
+function showFolds() {
+  if (document.hidden || !folds.some((one) => one.open)) return;
+  const request = new XMLHttpRequest();
+  request.open("GET", location.pathname);
+  request.responseType = "document";
+  request.timeout = RETRY;
+  request.addEventListener("load", () => {
+    for (const one of folds) {
+      const fresh = request.response && request.response.getElementById(one.id);
+      if (fresh) replace(one, ...fresh.childNodes);
+    }
+  });
+  request.send();
+}
+
+for (const one of folds) one.addEventListener("toggle", showFolds);
+setInterval(showFolds, RULES);
 connect();
 })();

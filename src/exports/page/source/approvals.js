@@ -30,14 +30,18 @@ class Approvals {
       header(asked.what, asked.rule),
       cell("minor", asked.why),
       cell("minor", timeElement(asked.goes_ahead || asked.lapses, now)),
-      h("td", {}, ...this.answer(asked)))), 4, "Nothing waits for a person.");
+      h("td", {}, ...this.answer(asked, now)))), 4, "Nothing waits for a person.");
     for (const button of rows("approvals").querySelectorAll("button[data-decision]")) {
       button.onclick = () => this.ask(Number(button.dataset.decision), button.dataset.method);
     }
   }
 
-  answer(asked) {
+  answer(asked, now) {
     if (asked.answer) return [asked.answer];
+    // Here, since a narrow page has no column with the time.
+    const due = asked.goes_ahead
+      ? [h("small", {}, "goes ahead ", timeElement(asked.goes_ahead, now), " unless denied"), " "]
+      : [];
     const button = (method, text) => h("button", {
       type: "button",
       "data-method": method,
@@ -47,9 +51,9 @@ class Approvals {
     const made = [];
     if (!asked.goes_ahead && this.may("remedy")) made.push(button("POST", "Approve"), " ");
     if (this.may("operate")) made.push(button("DELETE", "Deny"));
-    if (made.length) return made;
+    if (made.length) return due.concat(made);
     const verb = asked.goes_ahead ? "deny" : "approve";
-    return [h("code", {}, `umawarden ${verb} ${asked.decision}`)];
+    return due.concat(h("code", {}, `umawarden ${verb} ${asked.decision}`));
   }
 
   /** Has the person confirm it. */
@@ -62,6 +66,10 @@ class Approvals {
     }, verb);
     this.dialog.show(`${verb}?`, [
       h("p", {}, asked.what), h("p", {}, asked.why), h("p", {}, `Rule ${asked.rule}`),
+      asked.goes_ahead
+        ? h("p", {}, "It goes ahead ", timeElement(asked.goes_ahead, this.now), " unless denied.")
+        : h("p", {}, "It is not done unless approved before ",
+          timeElement(asked.lapses, this.now), "."),
       h("p", {}, this.access.name ? `As ${this.access.name}` : ""),
     ], [confirm]);
   }

@@ -2,8 +2,9 @@
 
 /** A stream that was refused is tried again after this time; until then the picture is polled. */
 const RETRY = 15000;
-/** A hidden page gives its stream back after this time. */
+/** A hidden page gives its stream back after this time, and fetches the picture so often. */
 const HIDDEN_FOR = 30000;
+const HIDDEN_EVERY = 60000;
 /** Samples are older than this only if the loop of the daemon is blocked. */
 const STALE = 5000;
 
@@ -22,15 +23,47 @@ let picture = null;
 let past = null;
 let stream = null;
 let retry = null;
+let poll = null;
 let sampled = { at: null, seen: 0 };
+/** Why the node does not answer; null if it does. */
+let away = null;
+
+/** When the picture was sampled, for a sentence. */
+function since() {
+  return sampled.at ? ` since ${CLOCK.format(new Date(sampled.at))}` : "";
+}
+
+/** Why what is shown may be over; null if it is of now. */
+function doubt() {
+  if (!picture) return null;
+  if (away) return `The node does not answer${since()}: ${away}`;
+  // Browsers run timers of hidden pages late.
+  const polled = stream ? RETRY : 2 * HIDDEN_EVERY;
+  const isLive = stream && stream.readyState === EventSource.OPEN;
+  const age = performance.now() - sampled.seen;
+  if (age <= STALE + (isLive ? 0 : polled)) return null;
+  return `No new sample${since()}: the daemon is blocked or does not answer`;
+}
+
+/** The state of the node. Of a node that says nothing it is unknown, whatever it was before. */
+function showState() {
+  const why = doubt();
+  if (!picture) return;
+  const { level, reasons } = picture.well;
+  if (!why) showBanner(picture.node, level, reasons);
+  else {
+    const then = `What is shown is of that time. The node was: ${LEVELS[level] || level}`;
+    showBanner(picture.node, "unknown", [why, then, ...reasons]);
+  }
+}
 
 function show(received) {
   picture = received;
+  away = null;
   const now = Date.parse(picture.at);
   if (picture.at !== sampled.at) sampled = { at: picture.at, seen: performance.now() };
-  document.title = `${picture.well.level === "well" ? "" : `${LEVELS[picture.well.level]}: `}`
-    + `${visible(picture.node)} – umawarden`;
-  showWell(picture);
+  showState();
+  showFacts(picture);
   if (past) {
     past.take(picture);
     plot.show(past, picture.happened);
@@ -41,6 +74,7 @@ function show(received) {
   showHappened(picture.happened, now, dialog);
   showWaiting(picture.waiting, now);
   showNodes(picture.nodes);
+  showSilences(picture.silences || [], now);
   document.documentElement.dataset.pictures = String(
     Number(document.documentElement.dataset.pictures || 0) + 1);
 }
@@ -70,42 +104,55 @@ function connect() {
   stream.addEventListener("picture", (event) => show(JSON.parse(event.data)));
   stream.addEventListener("error", () => {
     if (stream.readyState !== EventSource.CLOSED) {
+      away = "the connection is lost";
       link("The connection is lost; connecting again…");
+      showState();
       return;
     }
     // It was refused: there are too many pages, or the visitor may not read any more.
     link("No live stream; the picture is fetched every 15 s");
     retry = setTimeout(async () => {
-      try {
-        show(await api("api/v1/picture"));
-      } catch (error) {
-        link(error.message);
-      }
+      await fetchPicture();
       connect();
     }, RETRY);
   });
+}
+
+async function fetchPicture() {
+  try {
+    show(await api("api/v1/picture", { signal: AbortSignal.timeout(RETRY) }));
+  } catch (error) {
+    away = error.message;
+    link(error.message);
+    showState();
+  }
 }
 
 function disconnect() {
   clearTimeout(retry);
   if (stream) stream.close();
   stream = null;
+  link("Not visible; the picture is fetched every minute");
+  clearInterval(poll);
+  poll = setInterval(fetchPicture, HIDDEN_EVERY);
 }
 
-// A browser has few connections to a node: a page that nobody sees takes none.
+// A browser has few connections to a node: a page that nobody sees takes none. Its title stays
+// true.
 let hidden = null;
 document.addEventListener("visibilitychange", () => {
   clearTimeout(hidden);
   if (document.hidden) hidden = setTimeout(disconnect, HIDDEN_FOR);
-  else if (!stream) connect();
+  else {
+    clearInterval(poll);
+    if (!stream) connect();
+  }
 });
 
 setInterval(() => {
-  const age = performance.now() - sampled.seen;
-  if (stream && stream.readyState === EventSource.OPEN && sampled.at && age > STALE) {
-    link(`No new sample for ${span(age / 1000)}: the daemon is blocked`);
-  } else if (stream && stream.readyState === EventSource.OPEN) {
-    link("Live");
+  showState();
+  if (stream && stream.readyState === EventSource.OPEN) {
+    link(doubt() ? `No new sample for ${span((performance.now() - sampled.seen) / 1000)}` : "Live");
   }
 }, 1000);
 
@@ -152,4 +199,25 @@ async function showRules() {
 
 fold.addEventListener("toggle", showRules);
 setInterval(showRules, RULES);
+
+// These folds are written by the node alone: while one is open, they are taken from its page anew.
+const folds = ["counters", "sources"].map((id) => document.getElementById(id));
+
+function showFolds() {
+  if (document.hidden || !folds.some((one) => one.open)) return;
+  const request = new XMLHttpRequest();
+  request.open("GET", location.pathname);
+  request.responseType = "document";
+  request.timeout = RETRY;
+  request.addEventListener("load", () => {
+    for (const one of folds) {
+      const fresh = request.response && request.response.getElementById(one.id);
+      if (fresh) replace(one, ...fresh.childNodes);
+    }
+  });
+  request.send();
+}
+
+for (const one of folds) one.addEventListener("toggle", showFolds);
+setInterval(showFolds, RULES);
 connect();

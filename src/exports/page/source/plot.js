@@ -206,7 +206,8 @@ class Plot {
 
   size() {
     const width = Math.max(200, this.root.clientWidth);
-    return { width, height: width < 500 ? 220 : 300 };
+    // What runs is to be seen without scrolling.
+    return { width, height: Math.round(Math.min(300, Math.max(200, innerHeight * 0.27))) };
   }
 
   resize() {

@@ -22,11 +22,18 @@ function cell(className, ...children) {
   return h("td", { class: className }, ...children);
 }
 
-function showWell(picture) {
+/** The banner and the title of the page. */
+function showBanner(node, level, reasons) {
   const well = document.getElementById("well");
-  well.className = `well ${picture.well.level}`;
-  replace(well, h("strong", {}, LEVELS[picture.well.level] || picture.well.level),
-    h("ul", {}, ...picture.well.reasons.map((reason) => h("li", {}, reason))));
+  const word = LEVELS[level] || level;
+  well.className = `well ${level}`;
+  replace(well, h("strong", {}, word),
+    h("ul", {}, ...reasons.map((reason) => h("li", {}, reason))));
+  document.title = `${level === "well" ? "" : `${word}: `}${visible(node)} – umawarden`;
+}
+
+function showFacts(picture) {
+  document.getElementById("notes").textContent = visible((picture.well.notes || []).join("; "));
   const machine = picture.machine;
   const facts = [
     ["Machine", machine.model || "unknown"],
@@ -90,6 +97,33 @@ function showEngines(engines) {
     cell("minor", ...cache(engine)))), 5, "No inference engine is found.");
 }
 
+/** Entries that are shown until a visitor wants all. */
+const FIRST_HAPPENED = 6;
+let wantsAllHappened = false;
+
+const moreHappened = h("button", {
+  type: "button",
+  id: "more",
+  "aria-controls": "happened",
+  onclick: () => {
+    wantsAllHappened = !wantsAllHappened;
+    foldHappened();
+  },
+});
+
+/** Hides what is beyond the first entries, and says how much that is. */
+function foldHappened() {
+  const lines = [...rows("happened").children];
+  const more = lines.length - FIRST_HAPPENED;
+  lines.forEach((line, place) => { line.hidden = !wantsAllHappened && place >= FIRST_HAPPENED; });
+  const section = document.getElementById("happened");
+  if (!moreHappened.isConnected) section.append(moreHappened);
+  moreHappened.hidden = more <= 0;
+  moreHappened.setAttribute("aria-expanded", String(wantsAllHappened));
+  moreHappened.textContent = wantsAllHappened ? `Only the first ${FIRST_HAPPENED}`
+    : `${more} earlier ${more === 1 ? "entry" : "entries"}`;
+}
+
 function showHappened(happened, now, dialog) {
   fill("happened", happened.map((entry) => h("tr", {},
     cell("when", timeElement(entry.at, now)),
@@ -101,6 +135,15 @@ function showHappened(happened, now, dialog) {
   for (const button of rows("happened").querySelectorAll("button[data-entry]")) {
     button.onclick = () => dialog.explain(JSON.parse(button.dataset.entry));
   }
+  foldHappened();
+}
+
+function showSilences(silences, now) {
+  fill("silences", silences.map((one) => h("tr", {},
+    header(one.rules, `#${one.id}`),
+    cell("when", timeElement(one.until, now)),
+    cell("minor", one.by),
+    cell("minor", one.why))), 4, "No remedy is silenced.");
 }
 
 function showWaiting(waiting, now) {
