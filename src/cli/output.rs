@@ -24,8 +24,9 @@ static HAS_LINE: AtomicBool = AtomicBool::new(false);
 /// Whether the last text on standard output has not ended its line.
 static IS_MID_LINE: AtomicBool = AtomicBool::new(false);
 
-/// Columns of a terminal that does not report them.
+/// Columns and lines of a terminal that does not report them.
 const COLUMNS: usize = 80;
+const LINES: usize = 24;
 
 /// The first failure to write to standard output, except a closed reader.
 static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
@@ -79,6 +80,12 @@ pub(crate) fn is_error_terminal() -> bool {
 /// The columns of the terminal at standard output; `None` if it is no terminal.
 pub(crate) fn width() -> Option<usize> {
     is_terminal().then(|| columns(io::stdout().as_fd()))
+}
+
+/// The lines of the terminal at standard output; `None` if it is no terminal.
+pub(crate) fn height() -> Option<usize> {
+    let size = || rustix::termios::tcgetwinsize(io::stdout().as_fd()).map(|size| size.ws_row);
+    is_terminal().then(|| size().ok().filter(|lines| *lines > 0).map_or(LINES, usize::from))
 }
 
 /// The columns of the terminal at standard error.

@@ -88,6 +88,36 @@ impl NodesArguments {
     }
 }
 
+/// What a node has answered: its picture, and the past hour of its memory if that was wanted.
+pub(super) struct Answered {
+    /// Its name.
+    pub(super) name: String,
+    pub(super) picture: Result<Picture, String>,
+    pub(super) memory: Option<MemoryHistory>,
+}
+
+/// Queries all nodes at once, since any may hang. The answers are in the order of the nodes.
+pub(super) fn query_all(sources: Vec<NodeSource>, with_memory: bool) -> Vec<Answered> {
+    let query = |mut source: NodeSource| {
+        let picture = source.picture();
+        let memory = picture.is_ok().then(|| with_memory.then(|| source.memory()).flatten());
+        Answered { name: source.name, picture, memory: memory.flatten() }
+    };
+    std::thread::scope(|scope| {
+        let started: Vec<_> = sources
+            .into_iter()
+            .map(|source| (source.name.clone(), scope.spawn(move || query(source))))
+            .collect();
+        let ended = started.into_iter().map(|(name, thread)| {
+            thread.join().unwrap_or_else(|_| {
+                let picture = Err("the thread that queries it has failed".to_owned());
+                Answered { name, picture, memory: None }
+            })
+        });
+        ended.collect()
+    })
+}
+
 impl NodeSource {
     /// The present picture.
     ///

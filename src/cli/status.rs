@@ -5,10 +5,10 @@ use serde_json::json;
 
 use super::Exit;
 use super::control::DaemonArguments;
-use super::pictures::{NodeSource, NodesArguments};
+use super::pictures::{NodesArguments, query_all};
 use super::top::{self, View};
 use crate::cli::output::{errln, outln};
-use crate::model::WellLevel;
+use crate::model::{Picture, WellLevel};
 
 /// Arguments of `umawarden status`.
 #[derive(Debug, Args)]
@@ -24,9 +24,9 @@ pub struct StatusArguments {
 }
 
 const AFTER_HELP: &str = "\
-Shows on one screen whether the node is well and why not, where memory is, the engines, who waits,
-what waits for a person, and what happened last. `umawarden top` shows the same once a second. With
---json: one object a node.
+Shows on one screen whether the node is well and why not, what waits for a person, where memory is,
+the engines, who waits, and what happened last. In a pipe lists and lines are whole. `umawarden top`
+shows the same once a second. With --json: one object a node.
 
 Not well is a node with a firing alert, a stuck engine, or memory that is lost; unknown one on which
 something necessary for this cannot be read.
@@ -55,18 +55,18 @@ enum Worst {
 /// # Errors
 /// The configuration cannot be used, or no daemon answers.
 pub fn execute(arguments: &StatusArguments) -> anyhow::Result<Exit> {
-    let mut sources = arguments.nodes.sources(&arguments.daemon)?;
+    let sources = arguments.nodes.sources(&arguments.daemon)?;
     let is_one = sources.len() == 1;
     let mut worst = Worst::Well;
-    for (index, source) in sources.iter_mut().enumerate() {
+    for (index, answered) in query_all(sources, false).into_iter().enumerate() {
         if index > 0 && !arguments.daemon.json {
             outln!();
         }
-        let of_node = match show(source, arguments.daemon.json) {
-            Ok(level) => level,
+        let of_node = match answered.picture {
+            Ok(picture) => show(&picture, arguments.daemon.json),
             Err(why) if is_one => anyhow::bail!("{why}"),
             Err(why) => {
-                errln!("umawarden: {}: {why}", source.name);
+                errln!("umawarden: {}: {why}", answered.name);
                 Worst::Silent
             }
         };
@@ -80,16 +80,15 @@ pub fn execute(arguments: &StatusArguments) -> anyhow::Result<Exit> {
     })
 }
 
-fn show(source: &mut NodeSource, as_json: bool) -> Result<Worst, String> {
-    let picture = source.picture()?;
+fn show(picture: &Picture, as_json: bool) -> Worst {
     if as_json {
         outln!("{}", json!(picture));
     } else {
-        top::print(&View::of(&picture));
+        top::print(&View::of(picture));
     }
-    Ok(match picture.well.level {
+    match picture.well.level {
         WellLevel::Well => Worst::Well,
         WellLevel::Unknown | WellLevel::Warning => Worst::Warning,
         WellLevel::Critical => Worst::Critical,
-    })
+    }
 }

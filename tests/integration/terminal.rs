@@ -346,6 +346,33 @@ pub fn picture(level: &str) -> serde_json::Value {
     })
 }
 
+/// A name that is longer than a terminal is wide.
+const LONG: &str =
+    "stop engine with-a-name-that-is-so-long-that-no-terminal-of-eighty-columns-has-it";
+
+/// A picture whose lists are longer than a terminal is high.
+fn full_picture() -> serde_json::Value {
+    let mut full = picture("warning");
+    let at = "2026-11-27T09:59:00Z";
+    full["well"]["reasons"] = (0..6).map(|number| format!("reason {number}")).collect();
+    full["approvals"] = json!([{"decision": 12, "rule": "g/R", "what": LONG, "why": "low",
+        "lapses": "2026-11-27T10:05:00Z"}]);
+    full["happened"] = (0..20)
+        .map(|number| {
+            json!({"at": at, "kind": "event", "level": "info",
+        "text": format!("it happened {number}")})
+        })
+        .collect();
+    full["nodes"] = (2..8)
+        .map(|number| {
+            json!({"name": format!("spark-{number}"),
+        "state": "answers", "weakest": false})
+        })
+        .collect();
+    full["waiting"] = json!([{"who": "deepseek", "since": at, "kind": "start"}]);
+    full
+}
+
 #[test]
 fn status_and_top_print_one_screen_whose_exit_code_says_whether_it_is_well() {
     for (level, code) in [("well", 0), ("warning", 1), ("unknown", 1), ("critical", 3)] {
@@ -372,6 +399,24 @@ fn status_and_top_print_one_screen_whose_exit_code_says_whether_it_is_well() {
             assert_eq!(run(arguments), (Some(0), printed.clone()), "{arguments:?}");
         }
     }
+    let folder = tempfile::tempdir().unwrap();
+    picture_server(&folder.path().join("control.sock"), &full_picture());
+    let storage = folder.path().to_str().unwrap();
+    let whole = in_a_pipe(&["status", "--storage.path", storage]);
+    assert!(whole.lines().count() > 24, "{whole}");
+    assert!(whole.contains(&format!("umawarden approve 12  lapses in 5m: {LONG}; g/R: low\n")));
+    assert!(whole.contains("\n  reason 5\n"), "{whole}");
+    for command in [&["status"][..], &["top", "--once"]] {
+        let arguments = [command, &["--storage.path", storage]].concat();
+        let (_, written) = on_terminal(&arguments, &[("LC_ALL", "C.UTF-8")]);
+        let written = plain(&written);
+        assert!((20..24).contains(&written.lines().count()), "{arguments:?}: {written}");
+        assert!(written.lines().all(|line| line.chars().count() <= 80), "{written}");
+        for part in ["umawarden approve 12", "qwen", "spark-2", "deepseek", "it happened 0"] {
+            assert!(written.contains(part), "{part}: {written}");
+        }
+    }
+
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(binary());
     let output = command.args(["status", "--storage.path"]).arg(folder.path()).output().unwrap();

@@ -12,8 +12,11 @@ use crate::model::{
     seconds_text,
 };
 
-/// Lines of reasons why a node is not well.
+/// Lines of reasons why a node is not well, where the height is limited.
 const MOST_REASONS: usize = 3;
+
+/// Lines of decisions for a person, where the height is limited.
+const MOST_ASKED: usize = 3;
 
 /// The least height with a plot of the past hour, and the lines of the plot.
 const LEAST_HEIGHT_FOR_PLOT: usize = 34;
@@ -47,7 +50,7 @@ impl<'v> View<'v> {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct Frame {
     pub(in crate::cli) width: usize,
-    /// `None`: as many lines as there are.
+    /// `None`: as many lines as there are, each whole, as in a pipe.
     pub(in crate::cli) height: Option<usize>,
     pub(in crate::cli) is_utf8: bool,
     /// Entries of the past to leave out.
@@ -115,9 +118,12 @@ impl Line {
 struct Section {
     title: &'static str,
     lines: Vec<Line>,
+    /// What an empty one says; without it, it is left out.
+    none: Option<&'static str>,
 }
 
-/// The lines of a picture, none wider than the frame, and not more than it is high.
+/// The lines of a picture. If its height is limited: none wider than the frame, and not more than
+/// it is high.
 pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
     let Picture { engines, waiting, approvals, nodes, happened, .. } = view.picture;
     let now = view.picture.at;
@@ -125,7 +131,13 @@ pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
     if let Some(why) = &view.away {
         all.push(Line::of(Tone::Bad, &format!("not of now: {why}")));
     }
-    all.extend(reasons(view.picture));
+    all.extend(reasons(view.picture, frame));
+    let notes = &view.picture.well.notes;
+    all.extend(notes.iter().map(|note| Line::of(Tone::Faint, &format!("  {note}"))));
+    let section = |title, lines, none| Section { title, lines, none };
+    let asked = approvals.iter().map(|one| approval(one, now)).collect();
+    let most = frame.height.map(|_| MOST_ASKED + 1);
+    all.extend(fitted(vec![section("for a person", asked, None)], most));
     all.extend(memory::lines(&view.picture.memory, frame));
     let is_high = frame.height.is_none_or(|height| height >= LEAST_HEIGHT_FOR_PLOT);
     if let Some(past) = view.memory.filter(|_| is_high) {
@@ -134,18 +146,13 @@ pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
     let available = view.picture.memory.available_bytes;
     let past = happened.iter().skip(frame.scroll);
     let past = past.take(if frame.height.is_none() { MOST_HAPPENED } else { usize::MAX });
+    let waiters = waiting.iter().map(|one| waits(one, now, available)).collect();
+    let past = past.map(|one| entry(one, now)).collect();
     let sections = [
-        Section { title: "engines", lines: engines.iter().map(engine).collect() },
-        Section {
-            title: "for a person",
-            lines: approvals.iter().map(|one| approval(one, now)).collect(),
-        },
-        Section {
-            title: "waiting for memory",
-            lines: waiting.iter().map(|one| waits(one, now, available)).collect(),
-        },
-        Section { title: "nodes", lines: nodes.iter().map(node).collect() },
-        Section { title: "happened", lines: past.map(|one| entry(one, now)).collect() },
+        section("engines", engines.iter().map(engine).collect(), Some("no engine is found")),
+        section("waiting for memory", waiters, None),
+        section("nodes", nodes.iter().map(node).collect(), None),
+        section("happened", past, Some("nothing has happened")),
     ];
     let left = frame.height.map(|height| height.saturating_sub(all.len()));
     all.extend(fitted(sections.into(), left));
@@ -154,7 +161,11 @@ pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
     }
     let mark = if frame.is_utf8 { '…' } else { '>' };
     let shown = |line: Line| if frame.is_utf8 { line } else { ascii(line) };
-    all.into_iter().map(|line| shown(line.cut(frame.width, mark))).collect()
+    let cut = |line: Line| match frame.height {
+        Some(_) => line.cut(frame.width, mark),
+        None => line,
+    };
+    all.into_iter().map(|line| shown(cut(line))).collect()
 }
 
 /// Signs that this program itself writes, in ASCII. Names stay as they are.
@@ -174,7 +185,12 @@ fn title(view: &View<'_>, width: usize) -> Line {
         WellLevel::Critical => (Tone::Bad, "CRITICAL"),
     };
     let up = std::time::Duration::try_from_secs_f64(uptime_seconds.round()).unwrap_or_default();
-    let line = Line::of(Tone::Strong, node).with(Tone::Plain, ": ").with(tone, word);
+    // A node that does not answer may be in any state.
+    let (tone, word) = match &view.away {
+        Some(_) => (Tone::Warn, format!("unknown, was {word}")),
+        None => (tone, word.to_owned()),
+    };
+    let line = Line::of(Tone::Strong, node).with(Tone::Plain, ": ").with(tone, &word);
     let line = line.with(Tone::Plain, &format!(", mode {mode_text}, up {}", rough(up)));
     let which = view.which.as_ref().map(|which| format!("{which}  ")).unwrap_or_default();
     let right = format!("{which}{}  {version}", at.strftime("%H:%M:%SZ"));
@@ -202,12 +218,13 @@ fn machine(picture: &Picture) -> Line {
     Line::of(Tone::Faint, &format!("{model}, {memory}, {gpu}"))
 }
 
-fn reasons(picture: &Picture) -> Vec<Line> {
+fn reasons(picture: &Picture, frame: Frame) -> Vec<Line> {
     let tone = if picture.well.level == WellLevel::Critical { Tone::Bad } else { Tone::Warn };
     let all = &picture.well.reasons;
+    let most = frame.height.map_or(usize::MAX, |_| MOST_REASONS);
     let mut lines: Vec<Line> =
-        all.iter().take(MOST_REASONS).map(|why| Line::of(tone, &format!("  {why}"))).collect();
-    if let Some(more) = all.len().checked_sub(MOST_REASONS).filter(|more| *more > 0) {
+        all.iter().take(most).map(|why| Line::of(tone, &format!("  {why}"))).collect();
+    if let Some(more) = all.len().checked_sub(most).filter(|more| *more > 0) {
         lines.push(Line::of(tone, &format!("  and {more} more")));
     }
     lines
@@ -250,17 +267,21 @@ fn engine(engine: &EnginePicture) -> Line {
 
 fn approval(approval: &ApprovalPicture, now: Timestamp) -> Line {
     let ApprovalPicture { decision, rule, what, why, lapses, goes_ahead, answer } = approval;
-    let line = Line::of(Tone::Warn, &format!("  #{decision} {rule}: {what}"));
-    let then = match (answer, goes_ahead) {
-        (Some(answer), _) => format!("; {answer}"),
+    // What a person can do comes first: the end of a line may be cut off.
+    let (first, then) = match (answer, goes_ahead) {
+        (Some(answer), _) => (format!("  #{decision}"), answer.clone()),
         (None, Some(due)) => {
-            format!("; goes ahead in {}: umawarden deny {decision}", until(now, *due))
+            let due = until(now, *due);
+            (format!("  umawarden deny {decision}"), format!("goes ahead in {due}"))
         }
         (None, None) => {
-            format!("; lapses in {}: umawarden approve {decision}", until(now, *lapses))
+            let lapses = until(now, *lapses);
+            (format!("  umawarden approve {decision}"), format!("lapses in {lapses}"))
         }
     };
-    line.with(Tone::Plain, &then).with(Tone::Faint, &format!("; {why}"))
+    Line::of(Tone::Warn, &first)
+        .with(Tone::Plain, &format!("  {then}: {what}"))
+        .with(Tone::Faint, &format!("; {rule}: {why}"))
 }
 
 fn waits(waiting: &Waiting, now: Timestamp, available: Option<u64>) -> Line {
@@ -329,11 +350,11 @@ fn until(now: Timestamp, then: Timestamp) -> String {
     ago(then, now)
 }
 
-/// All sections that have lines, in so many lines. Each gets a share; what is left over goes to the
-/// first that have more.
+/// All sections that have something to show, in so many lines. Each gets a share; what is left over
+/// goes to the first that have more.
 fn fitted(sections: Vec<Section>, height: Option<usize>) -> Vec<Line> {
     let sections: Vec<Section> =
-        sections.into_iter().filter(|section| !section.lines.is_empty()).collect();
+        sections.into_iter().filter(|one| !one.lines.is_empty() || one.none.is_some()).collect();
     let mut quotas = vec![0; sections.len()];
     let mut left = height.map_or(usize::MAX, |height| height.saturating_sub(sections.len()));
     while left > 0 {
@@ -353,8 +374,12 @@ fn fitted(sections: Vec<Section>, height: Option<usize>) -> Vec<Line> {
         let count = section.lines.len();
         // The past goes on for ever, so that its end is no news.
         let is_cut = quota < count && section.title != "happened";
-        let hidden =
-            if is_cut { format!(" (the first {quota} of {count})") } else { String::new() };
+        let hidden = match (count, quota) {
+            (0, _) => section.none.map(|none| format!(": {none}")).unwrap_or_default(),
+            (_, 0) => format!(": {count}"),
+            _ if is_cut => format!(" (the first {quota} of {count})"),
+            _ => String::new(),
+        };
         all.push(Line::of(Tone::Strong, section.title).with(Tone::Faint, &hidden));
         all.extend(section.lines.into_iter().take(quota));
     }

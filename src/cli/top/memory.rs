@@ -12,38 +12,32 @@ const NAME: usize = PART - 16;
 /// The columns of the axis of a plot.
 const AXIS: usize = 11;
 
-/// The sign of a part, and its colour.
-fn sign(kind: PartKind, is_utf8: bool) -> (char, char) {
-    let (wide, narrow) = match kind {
-        PartKind::Engine => ('█', '#'),
-        PartKind::Processes => ('▓', 'p'),
-        PartKind::Driver => ('▒', 'd'),
-        PartKind::Cache => ('░', 'c'),
-        PartKind::Other => ('▚', 'o'),
-        PartKind::Free => ('·', '.'),
-    };
-    (if is_utf8 { wide } else { narrow }, narrow)
-}
-
-/// The colour of a part; engines differ by their number.
-fn tone(kind: PartKind, number: usize) -> Tone {
-    match kind {
-        PartKind::Engine => Tone::Number(number),
-        PartKind::Processes => Tone::Plain,
-        PartKind::Driver => Tone::Warn,
-        PartKind::Cache => Tone::Good,
-        PartKind::Other | PartKind::Free => Tone::Faint,
+/// The sign of a part, also in ASCII, and its colour; engines differ by their number.
+fn sign(kind: PartKind, state: Option<&str>, number: usize) -> (char, char, Tone) {
+    match (kind, state) {
+        (PartKind::Engine, _) => ('█', '#', Tone::Number(number)),
+        (PartKind::Processes, _) => ('▓', 'p', Tone::Plain),
+        (PartKind::Driver, _) => ('▒', 'd', Tone::Warn),
+        (PartKind::Cache, Some("mapped")) => ('▞', 'm', Tone::Good),
+        (PartKind::Cache, Some("dirty")) => ('▄', 'w', Tone::Warn),
+        (PartKind::Cache, _) => ('░', 'c', Tone::Good),
+        (PartKind::Other, _) => ('▚', 'o', Tone::Faint),
+        (PartKind::Free, _) => ('·', '.', Tone::Faint),
     }
 }
 
-/// The sign and the colour of each of these kinds.
-fn signs(kinds: impl Iterator<Item = PartKind>, is_utf8: bool) -> Vec<(char, Tone)> {
+/// The sign and the colour of each of these parts.
+fn signs<'p>(
+    parts: impl Iterator<Item = (PartKind, &'p Option<String>)>,
+    is_utf8: bool,
+) -> Vec<(char, Tone)> {
     let mut engines = 0;
-    kinds
-        .map(|kind| {
+    parts
+        .map(|(kind, state)| {
             let number = engines;
             engines += usize::from(kind == PartKind::Engine);
-            (sign(kind, is_utf8).0, tone(kind, number))
+            let (wide, narrow, tone) = sign(kind, state.as_deref(), number);
+            (if is_utf8 { wide } else { narrow }, tone)
         })
         .collect()
 }
@@ -70,26 +64,31 @@ pub(super) fn lines(memory: &MemoryPicture, frame: Frame) -> Vec<Line> {
 
 /// All of memory in one line. A `|` marks where less than the kernel's reserve is left.
 fn bar(memory: &MemoryPicture, total: u64, frame: Frame) -> Line {
-    let cells = frame.width.saturating_sub(2).max(1);
-    let kinds = memory.parts.iter().map(|part| part.kind);
+    let width = frame.width.saturating_sub(2).max(1);
+    let mut cells = vec![(' ', Tone::Faint); width];
     let mut taken = 0_u64;
     let mut filled = 0;
-    let reserve_at =
-        memory.reserve_bytes.map(|reserve| cell(total.saturating_sub(reserve), total, cells));
-    let mut line = Line::of(Tone::Plain, "[");
-    for (part, (sign, tone)) in memory.parts.iter().zip(signs(kinds, frame.is_utf8)) {
+    let kinds = memory.parts.iter().map(|part| (part.kind, &part.state));
+    for (part, sign) in memory.parts.iter().zip(signs(kinds, frame.is_utf8)) {
         taken = taken.saturating_add(part.bytes);
-        let until = cell(taken, total, cells).max(filled);
-        let mut text: String = std::iter::repeat_n(sign, until - filled).collect();
-        if let Some(at) = reserve_at.filter(|at| (filled..until).contains(at) && is_free(part)) {
-            let (before, after) = (at - filled, until - at - 1);
-            text = std::iter::repeat_n(sign, before).chain(['|']).collect();
-            text.extend(std::iter::repeat_n(sign, after));
-        }
-        line = line.with(tone, &text);
+        let until = cell(taken, total, width).max(filled);
+        cells.iter_mut().take(until).skip(filled).for_each(|cell| *cell = sign);
         filled = until;
     }
-    line.with(Tone::Faint, &" ".repeat(cells - filled)).with(Tone::Plain, "]")
+    if let Some(reserve) = memory.reserve_bytes.filter(|reserve| *reserve > 0) {
+        // A small reserve is in the last cell.
+        let at = cell(total.saturating_sub(reserve), total, width).min(width - 1);
+        cells.iter_mut().skip(at).take(1).for_each(|cell| *cell = ('|', Tone::Strong));
+    }
+    joined(Line::of(Tone::Plain, "["), &cells).with(Tone::Plain, "]")
+}
+
+/// The line with these cells, those of one colour in one piece.
+fn joined(line: Line, cells: &[(char, Tone)]) -> Line {
+    cells.chunk_by(|one, other| one.1 == other.1).fold(line, |line, same| {
+        let text: String = same.iter().map(|(sign, _)| sign).collect();
+        line.with(same[0].1, &text)
+    })
 }
 
 fn is_free(part: &MemoryPart) -> bool {
@@ -108,7 +107,7 @@ fn cell(bytes: u64, total: u64, cells: usize) -> usize {
 
 /// The parts side by side.
 fn parts(memory: &MemoryPicture, frame: Frame) -> Vec<Line> {
-    let kinds = memory.parts.iter().map(|part| part.kind);
+    let kinds = memory.parts.iter().map(|part| (part.kind, &part.state));
     let shown: Vec<_> = memory
         .parts
         .iter()
@@ -149,7 +148,7 @@ pub(super) fn plot(
     let points = past.at.len();
     let Some(total) = total.filter(|total| *total > 0 && points > 1) else { return Vec::new() };
     let columns = frame.width.saturating_sub(AXIS).max(1).min(points);
-    let signs = signs(past.parts.iter().map(|part| part.kind), frame.is_utf8);
+    let signs = signs(past.parts.iter().map(|part| (part.kind, &part.state)), frame.is_utf8);
     let rows = height.saturating_sub(1).max(1);
     let mut grid = vec![vec![(' ', Tone::Plain); rows]; columns];
     for (column, cells) in grid.iter_mut().enumerate() {
@@ -199,12 +198,7 @@ fn row_of(cells: &[(char, Tone)], (row, rows): (usize, usize), total: u64) -> Li
         _ if row == rows / 2 => bytes_text(total / 2),
         _ => String::new(),
     };
-    let mut line = Line::of(Tone::Faint, &format!("{label:>9} |"));
-    for same in cells.chunk_by(|one, other| one.1 == other.1) {
-        let text: String = same.iter().map(|(sign, _)| sign).collect();
-        line = line.with(same[0].1, &text);
-    }
-    line
+    joined(Line::of(Tone::Faint, &format!("{label:>9} |")), cells)
 }
 
 fn axis(past: &MemoryHistory, columns: usize) -> Line {

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::Exit;
 use super::control::DaemonArguments;
-use super::pictures::{NodeSource, NodesArguments};
+use super::pictures::{NodeSource, NodesArguments, query_all};
 use super::style::{Screen, is_utf8};
 use crate::cli::output::{self, errln, outln};
 pub(super) use frame::View;
@@ -51,8 +51,9 @@ reported, and queried again each second.
   1 to 9, Tab        the node of that number, the next node
   Down, Up           older and newer events
 
-Without a terminal, and with --once or --json, it prints one picture of each node and ends. Colours
-are left out if NO_COLOR is set, and all but ASCII if the locale is not UTF-8.
+Without a terminal, and with --once or --json, it prints one picture of each node and ends; in a
+pipe lists and lines are whole. Colours are left out if NO_COLOR is set, and all but ASCII if the
+locale is not UTF-8.
 
 Exit codes: 0 ended, or printed; 2 no daemon answers (with --once or --json, or without a terminal),
 or this user may not query it; 129, 130 and 143 ended by a signal.
@@ -61,7 +62,7 @@ or this user may not query it; 129, 130 and 143 ended by a signal.
   umawarden top --node spark-1,spark-2
   ssh spark-1 umawarden top --once";
 
-/// The size of a picture without a terminal.
+/// The columns of the bar of memory without a terminal.
 const COLUMNS: usize = 80;
 
 /// Runs the command.
@@ -81,19 +82,18 @@ pub fn execute(arguments: &TopArguments) -> anyhow::Result<Exit> {
 fn once(sources: Vec<NodeSource>, as_json: bool) -> anyhow::Result<Exit> {
     let is_one = sources.len() == 1;
     let mut exit = Exit::Fine;
-    for (index, mut source) in sources.into_iter().enumerate() {
-        match source.picture() {
+    for (index, answered) in query_all(sources, !as_json).into_iter().enumerate() {
+        match answered.picture {
             Ok(picture) if as_json => outln!("{}", json!(picture)),
             Ok(picture) => {
                 if index > 0 {
                     outln!();
                 }
-                let memory = source.memory();
-                print(&View { memory: memory.as_ref(), ..View::of(&picture) });
+                print(&View { memory: answered.memory.as_ref(), ..View::of(&picture) });
             }
             Err(why) if is_one => anyhow::bail!("{why}"),
             Err(why) => {
-                errln!("umawarden: {}: {why}", source.name);
+                errln!("umawarden: {}: {why}", answered.name);
                 exit = Exit::Unusable;
             }
         }
@@ -101,11 +101,13 @@ fn once(sources: Vec<NodeSource>, as_json: bool) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-/// Prints a picture on standard output, as wide as the terminal is.
+/// Prints a picture on standard output: one screen of the terminal, or else all of it.
 pub(super) fn print(view: &View<'_>) {
     let screen = Screen::of_output();
     let width = screen.width.unwrap_or(COLUMNS);
-    let frame = Frame { width, height: None, is_utf8: is_utf8(), scroll: 0 };
+    // The prompt has a line, too.
+    let height = output::height().map(|lines| lines.saturating_sub(1).max(1));
+    let frame = Frame { width, height, is_utf8: is_utf8(), scroll: 0 };
     for line in lines(view, frame) {
         outln!("{}", line.shown(screen).trim_end());
     }

@@ -100,13 +100,83 @@ fn a_small_terminal_shows_something_of_everything() {
         "▓ processes                 8.0 GiB",
         "KV cache 41 %",
         "[########--] 80 %, about 42s left",
-        "#12 memory/Low: stop engine qwen; lapses in 3m: umawarden approve 12",
+        "  umawarden approve 12  lapses in 3m: stop engine qwen; memory/Low: memory is l…",
         "deepseek             restart  needs  90.0 GiB [###-------] for 2m, behind ",
         "spark-2              unknown: silent",
         "would drop the page cache",
     ] {
         assert!(whole.contains(part), "{part:?} is not in\n{whole}");
     }
+}
+
+#[test]
+fn what_a_person_can_do_is_never_cut_off_and_a_pipe_has_all() {
+    let mut picture = picture();
+    picture.approvals[0].rule = "memory_of_this_node/CompactionIsNotEnough".to_owned();
+    picture.approvals.push({
+        let due = Some(picture.at + SignedDuration::from_secs(90));
+        crate::model::ApprovalPicture {
+            decision: 13,
+            goes_ahead: due,
+            ..picture.approvals[0].clone()
+        }
+    });
+    let view = View::of(&picture);
+    for (width, height) in [(80, 23), (60, 19), (40, 15)] {
+        let all = text(&view, width, Some(height), true);
+        assert!(fits(&all, width, height), "{all:#?}");
+        let all = all.join("\n");
+        assert!(all.contains("  umawarden approve 12  lapses in 3m"), "{width}: {all}");
+        assert!(!all.contains("the first 0 of"), "{width}: {all}");
+    }
+    let whole = text(&view, 80, None, true).join("\n");
+    for part in [
+        "  umawarden deny 13  goes ahead in 1m: stop engine qwen; \
+         memory_of_this_node/CompactionIsNotEnough: memory is low",
+        "\n  MemoryRunsOutSoon fires\n  b\n  c\n  d\n  e\n",
+    ] {
+        assert!(whole.contains(part), "{part:?} is not in\n{whole}");
+    }
+}
+
+#[test]
+fn an_idle_node_says_that_nothing_runs_and_notes_are_no_warnings() {
+    let mut picture = picture();
+    (picture.engines, picture.happened) = (Vec::new(), Vec::new());
+    picture.well.level = crate::model::WellLevel::Well;
+    picture.well.reasons.clear();
+    picture.well.notes = vec!["without effect here: 1 rule (GpuHangs)".to_owned()];
+    let frame = Frame { width: 80, height: Some(23), is_utf8: true, scroll: 0 };
+    let lines = lines(&View::of(&picture), frame);
+    let note = lines.iter().flat_map(|line| &line.0).find(|piece| piece.text.contains("GpuHangs"));
+    assert_eq!(note.unwrap().tone, crate::cli::style::Tone::Faint);
+    let all = text(&View::of(&picture), 80, Some(23), true).join("\n");
+    assert!(all.contains("\nengines: no engine is found\n"), "{all}");
+    assert!(all.contains("\nhappened: nothing has happened"), "{all}");
+}
+
+#[test]
+fn the_bar_marks_any_reserve_and_the_states_of_page_cache() {
+    let mut picture = picture();
+    let of_cache =
+        |state| json!({"name": "cache", "kind": "cache", "state": state, "bytes": 30 * GIB});
+    picture.memory.parts = ["clean", "mapped", "dirty"]
+        .map(of_cache)
+        .into_iter()
+        .chain([json!({"name": "free", "kind": "free", "bytes": 30 * GIB})])
+        .map(|part| serde_json::from_value(part).unwrap())
+        .collect();
+    let bar = |picture: &Picture| {
+        let all = text(&View::of(picture), 42, None, false);
+        all.into_iter().find(|line| line.starts_with('[')).unwrap()
+    };
+    for reserve in [1, 10 << 20] {
+        picture.memory.reserve_bytes = Some(reserve);
+        assert_eq!(bar(&picture), "[ccccccccccmmmmmmmmmmwwwwwwwwww.........|]");
+    }
+    // Less than the reserve is free: then it matters most.
+    picture.memory.reserve_bytes = Some(45 * GIB);
+    assert_eq!(bar(&picture), "[ccccccccccmmmmmmmmmmwwwww|wwww..........]");
 }
 
 #[test]
@@ -166,6 +236,7 @@ fn a_picture_that_is_not_of_now_says_so() {
     let away = Some("no answer for 7s: connection refused".to_owned());
     let view = View { away, which: Some("2 of 3".to_owned()), ..View::of(&picture) };
     let all = text(&view, 80, Some(23), true).join("\n");
+    assert!(all.contains("spark-1: unknown, was warning, mode observe"), "{all}");
     assert!(all.contains("not of now: no answer for 7s: connection refused"), "{all}");
     assert!(all.contains("2 of 3  10:00:00Z  0.1.0"), "{all}");
 }

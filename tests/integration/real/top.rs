@@ -186,7 +186,7 @@ fn a_node_that_is_away_is_reported_and_queried_again() {
     tmux.wait_for("spark-7: well");
     is_away.store(true, Ordering::Relaxed);
     let screen = tmux.wait_for("not of now: no answer for ");
-    assert!(screen.contains("spark-7: well"), "the last picture stays\n{screen}");
+    assert!(screen.contains("spark-7: unknown, was well"), "the last picture stays\n{screen}");
     is_away.store(false, Ordering::Relaxed);
     let deadline = Instant::now() + Duration::from_secs(10);
     while tmux.screen().contains("not of now") {
