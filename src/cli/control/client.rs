@@ -14,7 +14,10 @@ use crate::clients::http::{self, HttpError, send_over};
 use crate::exports::control_address;
 
 /// The time limit of an order; that of the daemon is shorter.
-const ANSWER_TAKES: Duration = Duration::from_secs(20);
+const ORDER_TAKES: Duration = Duration::from_secs(20);
+
+/// The time limit of a query: it is answered from the last snapshot.
+const ANSWER_TAKES: Duration = Duration::from_secs(5);
 
 /// The size limit of a response, in bytes.
 const MOST_BYTES: usize = 4 << 20;
@@ -23,7 +26,8 @@ const MOST_BYTES: usize = 4 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     socket: PathBuf,
-    patience: Duration,
+    /// `None`: as long as the request may take.
+    patience: Option<Duration>,
 }
 
 /// The response of the daemon.
@@ -42,24 +46,31 @@ pub(crate) struct Reply {
 pub(crate) enum ClientError {
     /// There is no socket, or no process listens.
     #[error(
-        "no daemon takes orders at {}: start `umawarden run`, or name the folder of the one that \
+        "no daemon listens at {}: start `umawarden run`, or name the folder of the one that \
          runs with --storage.path (under systemd mostly /var/lib/umawarden)",
         .0.display()
     )]
     Absent(PathBuf),
     /// Only its owner may open the socket.
     #[error(
-        "this user may not give orders: {} is its owner's alone; try it with sudo",
+        "this user may not connect to the daemon: {} is its owner's alone; try it with sudo",
         .0.display()
     )]
     Forbidden(PathBuf),
-    /// There was no response in time.
+    /// There was no response to a query in time.
     #[error(
-        "the daemon at {} has not answered within {} s: it hangs; `umawarden pause` works all the \
-         same",
+        "the daemon at {} has not answered within {} s: it hangs or is stopped; restart it (under \
+         systemd: systemctl restart umawarden)",
         .0.display(), .1.as_secs()
     )]
     Silent(PathBuf, Duration),
+    /// There was no response to an order in time.
+    #[error(
+        "the daemon at {} has not answered within {} s: it hangs, and may or may not have taken \
+         the order; `umawarden pause` works all the same",
+        .0.display(), .1.as_secs()
+    )]
+    OrderSilent(PathBuf, Duration),
     /// The socket belongs to another user.
     #[error("{} belongs to user {}, who is neither root nor you: not trusted", .0.display(), .1)]
     Stranger(PathBuf, u32),
@@ -71,12 +82,12 @@ pub(crate) enum ClientError {
 impl Client {
     /// The daemon behind that socket.
     pub(crate) fn new(socket: &Path) -> Self {
-        Self { socket: socket.to_owned(), patience: ANSWER_TAKES }
+        Self { socket: socket.to_owned(), patience: None }
     }
 
     /// The same, waited for no longer than that.
     pub(crate) fn with_patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+        Self { patience: Some(patience), ..self }
     }
 
     /// Sends a request, and waits for the response.
@@ -115,6 +126,8 @@ impl Client {
             .build()
             .map_err(|error| failed(&error))?;
         let method = Method::from_bytes(method.as_bytes()).map_err(|error| failed(&error))?;
+        let is_query = method == Method::GET;
+        let patience = self.patience.unwrap_or(if is_query { ANSWER_TAKES } else { ORDER_TAKES });
         let request = http::request(method, &format!("http://umawarden{target}"))
             .and_then(|request| {
                 let request = request.header(CONTENT_TYPE, content_type);
@@ -122,9 +135,12 @@ impl Client {
             })
             .map_err(|error| failed(&error))?;
         let answer = runtime
-            .block_on(async { tokio::time::timeout(self.patience, self.exchange(request)).await });
+            .block_on(async { tokio::time::timeout(patience, self.exchange(request)).await });
         runtime.shutdown_background();
-        answer.unwrap_or_else(|_| Err(ClientError::Silent(self.path(), self.patience)))
+        answer.unwrap_or_else(|_| {
+            let silent = if is_query { ClientError::Silent } else { ClientError::OrderSilent };
+            Err(silent(self.path(), patience))
+        })
     }
 
     fn path(&self) -> PathBuf {
@@ -219,6 +235,11 @@ mod tests {
         let _listener = UnixListener::bind(&socket).unwrap();
         let error = pause(&socket).unwrap_err();
         assert!(matches!(error, ClientError::Silent(..)), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("restart it") && !text.contains("pause"), "of a query: {text}");
+        let client = Client::new(&socket).with_patience(Duration::from_millis(500));
+        let error = client.request("POST", "/api/v1/silences", None).unwrap_err();
+        assert!(error.to_string().contains("`umawarden pause` works"), "of an order: {error}");
     }
 
     #[test]
