@@ -42,8 +42,9 @@ pub struct QueryArguments {
     #[arg(long, value_name = "TIME", value_parser = past, allow_hyphen_values = true)]
     until: Option<String>,
 
-    /// The time between two values [default: a sixtieth of the range, 5s at least].
-    #[arg(long, value_name = "DURATION", value_parser = step)]
+    /// The time between two values [default: a sixtieth of the range, 5s at least]; only with
+    /// --since.
+    #[arg(long, value_name = "DURATION", value_parser = step, requires = "since")]
     step: Option<Duration>,
 
     /// Read this recording, without a daemon: an incident file, a segment, a folder of

@@ -134,9 +134,10 @@ fn list(folder: &Path) -> anyhow::Result<Vec<FoundFile>> {
     let listed = fs::read_dir(folder)
         .with_context(|| format!("cannot read the model's folder {}", folder.display()))?;
     let mut files = Vec::new();
-    // Each file may be on a slow network. How many there are is not known before.
-    let mut progress = Progress::uncounted("fit --model", "files");
-    for entry in listed.take(MOST_FILES) {
+    // Each file may be on a slow network; their names come first.
+    let entries: Vec<_> = listed.take(MOST_FILES).collect();
+    let mut progress = Progress::things("fit --model", "files", entries.len() as u64);
+    for entry in entries {
         progress.advance(1);
         let entry = entry.with_context(|| format!("cannot list {}", folder.display()))?;
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };

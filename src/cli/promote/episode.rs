@@ -1,13 +1,12 @@
 //! Episodes: a rule would have acted, once or several times while its trouble lasted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::lives::{KINDS, Lives};
 use crate::cli::history::no_journal;
-use crate::cli::output::errln;
+use crate::cli::progress::Progress;
 use crate::cli::targets::{AlertLabels, target_name};
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
 use crate::model::{
@@ -21,9 +20,6 @@ pub(super) type Pair = (RuleId, Grade);
 
 /// Episodes of a pair that are kept, the oldest; alerts of a rule that fire at a time.
 const MOST: usize = 10_000;
-
-/// Progress is printed so often.
-const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
 /// What a rule would have done to one target, from the first act until its trouble ended.
 #[derive(Clone, Debug)]
@@ -71,27 +67,6 @@ pub(super) struct Observed {
     firing: BTreeMap<RuleId, BTreeSet<AlertLabels>>,
 }
 
-/// Prints how far the journal was read, if it takes long.
-struct Progress {
-    due: Instant,
-    entries: u64,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self { due: Instant::now() + PROGRESS_EVERY, entries: 0 }
-    }
-
-    fn tick(&mut self, at: Timestamp) {
-        self.entries += 1;
-        let now = Instant::now();
-        if now >= self.due {
-            self.due = now + PROGRESS_EVERY;
-            errln!("umawarden: read {} entries of the journal, up to {at:.0}", self.entries);
-        }
-    }
-}
-
 impl Observed {
     /// Nothing, from that time on.
     pub(super) fn from(since: Timestamp, recorded: Option<Timestamp>) -> Self {
@@ -119,14 +94,14 @@ impl Observed {
         recorded: Option<Timestamp>,
     ) -> anyhow::Result<Self> {
         let mut observed = Self::from(since, recorded);
-        let mut progress = Progress::new();
+        let mut progress = Progress::uncounted("promote", "entries of the journal");
         // An engine may have been there long before.
         let kinds = KINDS.into_iter().chain(["alert", "decision", "note"]);
         let query =
             TimelineQuery { kinds: kinds.map(str::to_owned).collect(), ..TimelineQuery::default() };
         let mut first = None;
         let read = reader.timeline(&query, |at, item| {
-            progress.tick(at);
+            progress.advance(1);
             first.get_or_insert(at);
             observed.take(at, &item);
             true

@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use promql_rules::store::LOOKBACK_MS;
 
 use super::{QueryArguments, Reply, Times, unusable};
+use crate::cli::progress::Progress;
 use crate::cli::storage::forbidden;
 use crate::files::refuse_irregular;
 use crate::recording::segment_files;
@@ -75,10 +76,18 @@ fn history(
     let interval = if is_fine { Duration::from_secs(1) } else { INTERVAL };
     let mut history = History::new(interval, Duration::MAX, MOST_BYTES);
     let excerpt = Excerpt { from: Some(from), until: Some(times.until), interval };
+    let seconds =
+        |until: Timestamp| u64::try_from(until.duration_since(from).as_secs()).unwrap_or_default();
+    let mut progress = Progress::things("query", "seconds", seconds(times.until));
+    let mut replayed = 0;
     let remarks = replay(files, &excerpt, &mut |status| {
+        let reached = seconds(status.at.utc).max(replayed);
+        progress.advance(reached - replayed);
+        replayed = reached;
         history.push(status.at.utc.as_millisecond(), &status.series, &status.values);
         true
     });
+    drop(progress);
     anyhow::ensure!(
         history.newest_ms().is_some(),
         "the recording has nothing between {from:.0} and {:.0}{}",

@@ -91,10 +91,7 @@ impl Shown {
         let mut out = match (shown, times.since.filter(|_| self.is_range)) {
             ([], _) => "nothing: no series has a value that the expression selects".to_owned(),
             ([only], Some(since)) => only.plot(canvas, since, times),
-            (many, Some(since)) => {
-                let lines = many.iter().map(|series| series.line(canvas, since, times));
-                lines.collect::<Vec<_>>().join("\n")
-            }
+            (many, Some(since)) => lines(many, canvas, since, times),
             (many, None) => table(many),
         };
         let left = self.series.len() - shown.len();
@@ -104,6 +101,26 @@ impl Shown {
         }
         out
     }
+}
+
+/// A line for each series, and its bounds. The same column is the same time in all of them.
+fn lines(series: &[Series], canvas: Canvas, since: Timestamp, times: Times) -> String {
+    let texts: Vec<String> = series.iter().map(Series::bounds_text).collect();
+    let widest = texts.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+    let range = seconds(times.until) - seconds(since);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a number of steps, which saturates"
+    )]
+    let steps = (range / times.step.as_secs_f64()) as usize + 1;
+    let columns = steps.min(canvas.columns.saturating_sub(widest + 4).max(10));
+    let lines = series.iter().zip(texts).map(|(series, text)| {
+        let values = series.columns(since, times, columns);
+        let line = plot::line(&values, series.bounds(), canvas.is_utf8);
+        format!("{}\n  {line}  {text}", printable(&series.name))
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn table(series: &[Series]) -> String {
@@ -174,22 +191,10 @@ impl Series {
         plot::columns(&self.points, (start, end), times.step.as_secs_f64(), count)
     }
 
-    /// Its name, and a line below it.
-    fn line(&self, canvas: Canvas, since: Timestamp, times: Times) -> String {
+    fn bounds_text(&self) -> String {
         let (least, greatest) = self.bounds();
         let [low, high, last] = [least, greatest, self.last()].map(|value| self.short_text(value));
-        let text = format!("{low} to {high}, last {last}");
-        let range = seconds(times.until) - seconds(since);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a number of steps, which saturates"
-        )]
-        let steps = (range / times.step.as_secs_f64()) as usize + 1;
-        let left = canvas.columns.saturating_sub(text.chars().count() + 4).max(10);
-        let values = self.columns(since, times, steps.min(left));
-        let line = plot::line(&values, (least, greatest), canvas.is_utf8);
-        format!("{}\n  {line}  {text}", printable(&self.name))
+        format!("{low} to {high}, last {last}")
     }
 
     /// Its name, a plot with values at the left, and times below.

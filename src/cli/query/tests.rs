@@ -51,6 +51,16 @@ fn values_over_time_are_lines() {
     );
     assert!(shown.text(ASCII, range).is_ascii());
     assert_eq!(shown.json_lines().count(), 2);
+
+    // On a narrow terminal, too, a column is the same time in all lines.
+    let long = ["123456789", "0.25", "1", "2", "3", "4", "5", "1000000"];
+    let result = [matrix("uma_a", &long), matrix("uma_b", &values)];
+    let data = json!({ "resultType": "matrix", "result": result });
+    let narrow = Canvas { columns: 48, is_utf8: false };
+    let text = Shown::of(&data).unwrap().text(narrow, times(Some(1_000), 1_400, 10));
+    let lines: Vec<&str> = text.lines().collect();
+    let ends = [lines[1].find("  0.25 to "), lines[3].find("  0 to ")];
+    assert!(ends[0].is_some() && ends[0] == ends[1], "{text}");
 }
 
 #[test]

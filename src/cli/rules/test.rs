@@ -126,11 +126,12 @@ pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
     let style = if colours { Style::Coloured } else { Style::Plain };
     let mut exit = Exit::Fine;
     let files = test_files(&arguments.paths);
-    let mut progress = Progress::things("rules test", "files", files.len() as u64);
+    // Files differ much in how many tests they have.
+    let count = output::is_error_terminal().then(|| files.iter().flatten().map(tests_in).sum());
+    let mut progress = Progress::things("rules test", "tests", count.unwrap_or_default());
     for path in files {
-        progress.advance(0);
         let tested = match path {
-            Ok(path) => Tested::new(&path),
+            Ok(path) => Tested::new(&path, &mut progress),
             Err(unreadable) => Tested::unreadable(unreadable),
         };
         exit = match (exit, tested.exit()) {
@@ -143,9 +144,14 @@ pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
             false => tested.print_text(style, &mut out),
         };
         printed.and_then(|()| out.flush())?;
-        progress.advance(1);
     }
     Ok(exit)
+}
+
+/// How many tests a file has; none if it cannot be used.
+fn tests_in(path: &PathBuf) -> u64 {
+    let tests = read_text(path).ok().and_then(|source| parse_tests(&source).ok());
+    tests.map_or(0, |file| file.tests.len() as u64)
 }
 
 /// The given files, and the test files of a folder by name. An error is a path that cannot be read.
@@ -196,7 +202,7 @@ impl Tested {
         }
     }
 
-    fn new(path: &Path) -> Self {
+    fn new(path: &Path, progress: &mut Progress) -> Self {
         let source = match read_text(path) {
             Ok(source) => source,
             Err(error) => return Self::unreadable(error),
@@ -209,14 +215,19 @@ impl Tested {
             unreadable: Vec::new(),
         };
         match parse_tests(&source) {
-            Ok(file) => tested.test(path, &source, &file),
+            Ok(file) => tested.test(path, (&source, &file), progress),
             Err(Mistakes(mistakes)) => tested.mistakes = mistakes,
         }
         tested.source = Some(source);
         tested
     }
 
-    fn test(&mut self, path: &Path, source: &SourceText, file: &TestFile) {
+    fn test(
+        &mut self,
+        path: &Path,
+        (source, file): (&SourceText, &TestFile),
+        progress: &mut Progress,
+    ) {
         let rule_files = self.read_rule_files(path, source, file);
         if !self.mistakes.is_empty() || !self.unreadable.is_empty() {
             return;
@@ -229,7 +240,10 @@ impl Tested {
             Ok(remarks) => self.remarks.extend(remarks),
             Err(Mistakes(mistakes)) => return self.mistakes = mistakes,
         }
-        self.reports = file.tests.iter().map(|test| play(file, test, &rules)).collect();
+        for test in &file.tests {
+            self.reports.push(play(file, test, &rules));
+            progress.advance(1);
+        }
     }
 
     fn read_rule_files(
