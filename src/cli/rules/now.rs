@@ -13,7 +13,7 @@ use crate::cli::control::Client;
 use crate::cli::style::fitted;
 use crate::config::settings::Settings;
 use crate::daemon::now::{OBSERVED, RuleNow, rules_now};
-use crate::model::{duration_text, measured_bytes_text, printable};
+use crate::model::{duration_text, measured_bytes_text};
 use crate::policy::rule::{Rule, RuleSet};
 
 /// Alerts of one rule that are shown.
