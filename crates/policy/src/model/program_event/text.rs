@@ -31,16 +31,7 @@ impl fmt::Display for ProgramEvent {
                     write!(f, "; its processes on this node hold {}", bytes_text(bytes))
                 })
             }
-            Self::EngineRestart { engine, to, reason, ranks, .. } => {
-                write!(f, "{engine}: {}: {reason}", to.meaning())?;
-                match ranks.as_ref().filter(|_| to.is_up()).map(|ranks| ranks.nodes()) {
-                    Some(nodes) if !nodes.is_empty() => {
-                        let nodes: Vec<&str> = nodes.iter().map(|(node, _)| &**node).collect();
-                        write!(f, "; it spans nodes, with ranks on {}", nodes.join(", "))
-                    }
-                    _ => Ok(()),
-                }
-            }
+            Self::EngineRestart { .. } => self.fmt_restart(f),
             Self::EngineDied { report } => {
                 f.write_str(&report.sentence())?;
                 if let Some(cause) = &report.cause {
@@ -92,6 +83,18 @@ fn of_pod(pod: &Option<Arc<Pod>>) -> String {
 }
 
 impl ProgramEvent {
+    fn fmt_restart(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::EngineRestart { engine, to, reason, ranks, .. } = self else { return Ok(()) };
+        write!(f, "{engine}: {}: {reason}", to.meaning())?;
+        match ranks.as_ref().filter(|_| to.is_up()).map(|ranks| ranks.nodes()) {
+            Some(nodes) if !nodes.is_empty() => {
+                let nodes: Vec<&str> = nodes.iter().map(|(node, _)| &**node).collect();
+                write!(f, "; it spans nodes, with ranks on {}", nodes.join(", "))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn fmt_lease(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Lease { who, need_bytes, change, by, .. } = self else { return Ok(()) };
         let bytes = bytes_text(*need_bytes);
