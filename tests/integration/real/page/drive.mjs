@@ -30,7 +30,7 @@ const count = () => page.evaluate(() => Number(document.documentElement.dataset.
 const commands = {
   /** Opens the page in a context of its own, and waits for the first picture. */
   async open({ url, width = 1280, height = 900, scheme = "light", script = true, csp = true,
-    user = null, zone = "Asia/Tokyo", locale = "en-GB" }) {
+    user = null, zone = "Asia/Tokyo", locale = "en-GB", clock = false }) {
     if (context) await context.close();
     context = await browser.newContext({
       viewport: { width, height },
@@ -43,6 +43,7 @@ const commands = {
       locale,
     });
     page = await context.newPage();
+    if (clock) await page.clock.install();
     seen = { errors: [], requests: [] };
     page.on("console", (message) => {
       if (["error", "warning"].includes(message.type())) seen.errors.push(message.text());
@@ -130,6 +131,43 @@ const commands = {
     await page.locator(selector).first().focus();
     await page.keyboard.press(key);
     return true;
+  },
+
+  /** Hides the page, as another tab does, for so long by its clock. */
+  async hide({ milliseconds }) {
+    await page.evaluate(() => {
+      Object.defineProperty(document, "hidden", { value: true, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    });
+    await page.clock.fastForward(milliseconds);
+    return true;
+  },
+
+  /** Lets so much time pass by the clock of the page. */
+  async pass({ milliseconds }) {
+    await page.clock.fastForward(milliseconds);
+    return true;
+  },
+
+  /** Moves the pointer along the plot to the newest mark, and clicks it. */
+  async mark() {
+    const over = page.locator("#plot .u-over");
+    await over.scrollIntoViewIfNeeded();
+    const box = await over.boundingBox();
+    for (let x = box.width - 1; x > 0; x -= 3) {
+      await page.mouse.move(box.x + x, box.y + box.height / 2);
+      const tip = await page.evaluate(() => {
+        const shown = document.querySelector("#plot .tip");
+        return shown.hidden ? null : shown.textContent;
+      });
+      if (tip !== null) {
+        await page.mouse.down();
+        await page.mouse.up();
+        await page.waitForSelector("dialog[open]", { timeout: WAIT });
+        return { tip, title: await page.locator("dialog[open] h2").first().innerText() };
+      }
+    }
+    throw new Error("there is no mark");
   },
 
   async evaluate({ expression }) {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use umawarden::model::Role;
 
 use crate::access::{Files, HASH, program, token};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, binary};
 use crate::real::enabled;
 use crate::run::Node;
 
@@ -135,6 +135,14 @@ groups:
       - compact_memory: {}
       cooldown: 1h
       require_approval: {expires: 1h}
+  - alert: Announced
+    expr: uma_memory_free_bytes >= 0
+    remedy:
+      aim: uma_memory_free_bytes < 0
+      steps:
+      - drop_caches: {what: pagecache}
+      cooldown: 1h
+      require_approval: {unless_denied_within: 10m}
 ";
 
 fn node() -> Node {
@@ -145,9 +153,36 @@ fn node() -> Node {
 }
 
 fn start(node: &Node) -> Daemon {
+    start_with(node, &[])
+}
+
+fn start_with(node: &Node, more: &[String]) -> Daemon {
     let arguments = node.arguments();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let arguments: Vec<&str> = arguments.iter().chain(more).map(String::as_str).collect();
     Daemon::start(&node.storage(), &arguments)
+}
+
+/// Runs a command of an operator.
+fn order(node: &Node, arguments: &[&str]) {
+    let mut command = Command::new(binary());
+    let output = command.args(arguments).arg("--storage.path").arg(node.storage()).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
+
+/// A daemon whose page has an engine, a node, a silence and both kinds of approvals.
+fn start_full(node: &Node) -> Daemon {
+    node.set_meminfo("MemFree", 1 << 20);
+    node.put_engine();
+    let config = "cluster: {name: rack, node: spark-1, peers: ['127.0.0.1:1'], interval: 500ms}\n";
+    std::fs::write(node.path("umawarden.yaml"), config).unwrap();
+    let config = format!("--config.file={}", node.path("umawarden.yaml").display());
+    let daemon = start_with(node, &[config]);
+    order(node, &["silence", "MemoryLow", "--for", "2h", "--comment", "loading by hand"]);
+    for part in ["would drop", "VLLM", "127.0.0.1:1", "loading by hand", "Announced"] {
+        daemon.wait_until(part, |daemon| daemon.get("/").1.contains(part));
+    }
+    daemon
 }
 
 #[test]
@@ -165,10 +200,21 @@ fn the_page_is_live_and_shows_a_collapse() {
     assert!(parts.len() >= 7, "{parts:?}");
     assert!(browser.texts("#well").concat().contains("Needs attention"));
 
+    // Times are in the visitor's zone, which is Tokyo's.
+    let clock = "(() => {
+        const shown = document.querySelector('#sampled time');
+        const hours = (new Date(shown.dateTime).getUTCHours() + 9) % 24;
+        return [shown.textContent, String(hours).padStart(2, '0')];
+    })()";
+    let clock = browser.run("evaluate", json!({ "expression": clock }));
+    assert!(clock[0].as_str().unwrap().starts_with(clock[1].as_str().unwrap()), "{clock}");
+
     let began = Instant::now();
     node.set_meminfo("MemFree", 1 << 20);
-    browser.run("until", json!({ "selector": "#well", "pattern": "In trouble" }));
     browser.run("until", json!({ "selector": "#memory tbody", "pattern": "free1.00 GiB" }));
+    // Until the next sample, and the next picture.
+    assert!(began.elapsed() < Duration::from_millis(2_500), "{:?}", began.elapsed());
+    browser.run("until", json!({ "selector": "#well", "pattern": "In trouble" }));
     browser.run("until", json!({ "selector": "#happened tbody", "pattern": "MemoryLow fires" }));
     let happened = browser.texts("#happened tbody").concat();
     assert!(happened.contains("would drop"), "what would have been done: {happened}");
@@ -182,6 +228,60 @@ fn the_page_is_live_and_shows_a_collapse() {
 }
 
 #[test]
+fn a_node_that_hangs_or_ends_is_unknown_and_not_well() {
+    let Some(mut browser) = Browser::start() else { return };
+    let node = node();
+    let daemon = start(&node);
+    browser.open(&daemon, json!({}));
+    browser.run("until", json!({ "selector": "#well", "pattern": "^Needs attention" }));
+    daemon.signal(rustix::process::Signal::STOP);
+    browser.run("until", json!({ "selector": "#well", "pattern": "^UnknownNo new sample since " }));
+    browser.run("until", json!({ "selector": "title", "pattern": "^Unknown: " }));
+    assert_eq!(browser.number("#well.unknown"), 1);
+    daemon.signal(rustix::process::Signal::CONT);
+    browser.run("until", json!({ "selector": "#well", "pattern": "^Needs attention" }));
+    browser.run("until", json!({ "selector": "title", "pattern": "^Needs attention: " }));
+    daemon.kill();
+    let pattern = "^UnknownThe node does not answer since .*: the connection is lost";
+    browser.run("until", json!({ "selector": "#well", "pattern": pattern }));
+    browser.run("until", json!({ "selector": "title", "pattern": "^Unknown: " }));
+}
+
+#[test]
+fn trouble_shows_in_the_title_of_a_hidden_page() {
+    let Some(mut browser) = Browser::start() else { return };
+    let node = node();
+    let daemon = start(&node);
+    browser.open(&daemon, json!({ "clock": true }));
+    browser.run("hide", json!({ "milliseconds": 31_000 }));
+    node.set_meminfo("MemFree", 1 << 20);
+    daemon.wait_until("deciding", |daemon| daemon.get("/").1.contains("would drop"));
+    browser.run("pass", json!({ "milliseconds": 61_000 }));
+    browser.run("until", json!({ "selector": "title", "pattern": "^In trouble: " }));
+}
+
+#[test]
+fn what_people_order_and_folds_are_shown_without_a_reload() {
+    let Some(mut browser) = Browser::start() else { return };
+    let node = node();
+    let daemon = start(&node);
+    browser.open(&daemon, json!({}));
+    order(&node, &["pause", "--comment", "firmware"]);
+    browser.run("until", json!({ "selector": "#well", "pattern": "paused by .*: firmware" }));
+    order(&node, &["resume"]);
+    browser.run("until", json!({ "selector": "#well", "pattern": "^(?!.*paused by)" }));
+    order(&node, &["silence", "MemoryLow", "--for", "2h", "--comment", "loading by hand"]);
+    browser
+        .run("until", json!({ "selector": "#silences", "pattern": "MemoryLow.*loading by hand" }));
+    browser.click("#counters > summary");
+    browser.run("until", json!({ "selector": "#counters", "pattern": "free60.0 GiB" }));
+    node.set_meminfo("MemFree", 8 << 20);
+    browser.run("until", json!({ "selector": "#counters", "pattern": "free8.0 GiB" }));
+    assert_eq!(browser.number("#counters[open]"), 1, "it stays open");
+    browser.assert_clean(&daemon);
+}
+
+#[test]
 fn a_click_or_a_key_opens_the_explanation() {
     let Some(mut browser) = Browser::start() else { return };
     let node = node();
@@ -189,7 +289,10 @@ fn a_click_or_a_key_opens_the_explanation() {
     let daemon = start(&node);
     browser.open(&daemon, json!({}));
     browser.run("until", json!({ "selector": "#happened tbody", "pattern": "would drop" }));
-    browser.click("#happened button:has-text('would drop')");
+    // Of many entries the first are shown, until all are wanted.
+    browser.click("#more");
+    browser.run("until", json!({ "selector": "#more", "pattern": "Only the first 6" }));
+    browser.click("#happened button:has-text('MemoryLow: would drop')");
     browser.run("until", json!({ "selector": "dialog[open]", "pattern": "Condition" }));
     let shown = browser.texts("dialog[open]").concat();
     for wanted in ["uma_memory_free_bytes < 2e9", "1.00 GiB", "Aim: missed", "Steps"] {
@@ -200,6 +303,12 @@ fn a_click_or_a_key_opens_the_explanation() {
     let alert = "#happened button:has-text('MemoryLow fires')";
     browser.run("press", json!({ "selector": alert, "key": "Enter" }));
     browser.run("until", json!({ "selector": "dialog[open]", "pattern": "firing, mode observe" }));
+    browser.run("press", json!({ "selector": "dialog[open] button", "key": "Escape" }));
+
+    // So does a click on a mark of the plot, which says what it is.
+    let mark = browser.run("mark", json!({}));
+    assert!(!mark["tip"].as_str().unwrap().is_empty(), "{mark}");
+    assert_eq!(mark["title"], mark["tip"], "{mark}");
     browser.run("press", json!({ "selector": "dialog[open] button", "key": "Escape" }));
 
     // The plot answers to keys, too: the table has the values of a point.
@@ -217,15 +326,23 @@ fn a_click_or_a_key_opens_the_explanation() {
 fn the_page_fits_a_phone_and_works_without_a_script() {
     let Some(mut browser) = Browser::start() else { return };
     let node = node();
-    node.set_meminfo("MemFree", 1 << 20);
-    let daemon = start(&node);
-    daemon.wait_until("deciding", |daemon| daemon.get("/").1.contains("would drop"));
+    let daemon = start_full(&node);
     for scheme in ["light", "dark"] {
         browser.open(&daemon, json!({ "width": 360, "height": 740, "scheme": scheme }));
         let overflow = browser.run("overflow", json!({}));
         assert_eq!(overflow["beyond"], json!([]), "{overflow:#}");
         assert!(overflow["width"].as_u64() <= overflow["window"].as_u64(), "{overflow:#}");
+        let announced = browser.texts("#approvals tbody").concat();
+        assert!(announced.contains(" unless denied"), "also on a phone: {announced}");
     }
+    // Nothing is broken within a word that has no need to be.
+    browser.open(&daemon, json!({}));
+    let heights = "[...document.querySelectorAll('thead th, .when time')].filter((one) =>
+        one.textContent.split(' ').length === 1 && one.getClientRects().length > 1).length";
+    assert_eq!(browser.run("evaluate", json!({ "expression": heights })), 0);
+    let top = "document.getElementById('engines').getBoundingClientRect().top";
+    let top = browser.run("evaluate", json!({ "expression": top }));
+    assert!(top.as_f64() < Some(800.0), "what runs is on the first screen: {top}");
     browser.open(&daemon, json!({ "script": false }));
     let parts = browser.texts("#memory tbody").concat();
     assert!(parts.contains("1.00 GiB"), "{parts}");
@@ -238,9 +355,7 @@ fn the_page_fits_a_phone_and_works_without_a_script() {
 fn axe_finds_no_fault_against_wcag_2_2_aa() {
     let Some(mut browser) = Browser::start() else { return };
     let node = node();
-    node.set_meminfo("MemFree", 1 << 20);
-    let daemon = start(&node);
-    daemon.wait_until("deciding", |daemon| daemon.get("/").1.contains("would drop"));
+    let daemon = start_full(&node);
     for (width, scheme) in [(1280, "light"), (1280, "dark"), (360, "light")] {
         // axe is a script that is not ours.
         browser.open(&daemon, json!({ "width": width, "scheme": scheme, "csp": false }));
@@ -259,14 +374,25 @@ fn a_person_with_the_role_approves_and_another_is_shown_how() {
     let Some(mut browser) = Browser::start() else { return };
     let node = node();
     let reader = token("reader", Role::Read);
-    let entries = format!("{}- {{user: alice, role: remedy}}\n", reader.entry());
-    let users = format!("basic_auth_users: {{alice: {HASH}, bob: {HASH}}}\n");
+    let roles = "- {user: alice, role: remedy}\n- {user: carol, role: operate}\n";
+    let entries = format!("{}{roles}", reader.entry());
+    let users = format!("basic_auth_users: {{alice: {HASH}, bob: {HASH}, carol: {HASH}}}\n");
     let files = Files::new(&users, &entries);
     let daemon = program::start_with(&node, &files, |_| {});
     let user = |name: &str| json!({ "user": { "username": name, "password": "correct horse", "send": "always" } });
     browser.open(&daemon, user("bob"));
     browser.run("until", json!({ "selector": "#approvals tbody", "pattern": "umawarden approve" }));
     assert_eq!(browser.number("#approvals button"), 0, "bob may only read");
+
+    browser.open(&daemon, user("carol"));
+    browser.run("until", json!({ "selector": "#approvals tbody", "pattern": "unless denied" }));
+    browser.run("until", json!({ "selector": "#approvals tbody", "pattern": "Deny.*Deny" }));
+    assert_eq!(browser.number("#approvals button:has-text('Approve')"), 0, "carol may deny alone");
+    browser.click("#approvals tr:has-text('unless denied') button:has-text('Deny')");
+    let asked = browser.texts("dialog[open]").concat();
+    assert!(asked.contains("It goes ahead ") && asked.contains("user carol"), "{asked}");
+    browser.click("dialog[open] button.strong");
+    browser.run("until", json!({ "selector": "#approvals tbody", "pattern": "denied by .*carol" }));
 
     browser.open(&daemon, user("alice"));
     browser.click("#approvals button:has-text('Approve')");
