@@ -411,10 +411,7 @@ impl fmt::Display for Action {
                 engine.iter().try_for_each(|engine| write!(f, " {engine}"))?;
                 match grace_ms {
                     0 => f.write_str(" at once")?,
-                    grace => {
-                        let grace = duration_text(Duration::from_millis(*grace));
-                        write!(f, " with {grace} to end")?;
-                    }
+                    ms => write!(f, " with {} to end", duration_text(Duration::from_millis(*ms)))?,
                 }
                 for_reboot.iter().try_for_each(|reboot| write!(f, ", for the reboot #{reboot}"))
             }
