@@ -127,7 +127,8 @@ pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
     let mut exit = Exit::Fine;
     let files = test_files(&arguments.paths);
     // Files differ much in how many tests they have.
-    let count = output::is_error_terminal().then(|| files.iter().flatten().map(tests_in).sum());
+    let count = output::is_error_terminal()
+        .then(|| files.iter().flatten().map(|path| tests_in(path)).sum());
     let mut progress = Progress::things("rules test", "tests", count.unwrap_or_default());
     for path in files {
         let tested = match path {
@@ -149,7 +150,7 @@ pub(super) fn execute(arguments: &TestArguments) -> anyhow::Result<Exit> {
 }
 
 /// How many tests a file has; none if it cannot be used.
-fn tests_in(path: &PathBuf) -> u64 {
+fn tests_in(path: &Path) -> u64 {
     let tests = read_text(path).ok().and_then(|source| parse_tests(&source).ok());
     tests.map_or(0, |file| file.tests.len() as u64)
 }
