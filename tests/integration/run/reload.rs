@@ -26,7 +26,7 @@ fn a_reload_takes_good_rules_and_keeps_the_current_ones_for_bad_rules() {
         serde_json::from_str(&daemon.get("/api/v1/status").1).unwrap();
     let why = response["data"]["reload_failure"]["error"].to_string();
     assert!(why.contains("rules.yaml:6:11"), "{response}");
-    assert!(daemon.get("/").1.contains("The reload of "));
+    assert!(daemon.get("/").1.contains("the last reload failed"));
     assert!(daemon.get("/api/v1/rules").1.contains("\"Always\""));
 
     node.write_rules(&ALWAYS.replace("Always", "Other"));
