@@ -35,8 +35,8 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Takes a line. Returns one that lost its last part, and the line with its first parts; neither
-    /// if the line is only a first part.
+    /// Takes a line. Returns one that lost its last part, and the line with its first parts;
+    /// neither if the line is only a first part.
     pub(super) fn join<'a>(&mut self, line: &'a str) -> (Option<String>, Option<Cow<'a, str>>) {
         let part = part(line);
         match (self.begun.take(), part) {

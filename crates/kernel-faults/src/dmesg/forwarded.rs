@@ -45,8 +45,8 @@ pub(super) fn read(entry: &Map<String, Value>) -> Option<Carried> {
     one(entry).or_else(|| streams(entry))
 }
 
-/// A response of Loki: `{"data": {"result": [{"stream": {labels}, "values": [["time", "line"]]}]}}`,
-/// or one of its streams.
+/// A response of Loki, or one of its streams:
+/// `{"data": {"result": [{"stream": {labels}, "values": [["time", "line"]]}]}}`.
 fn streams(entry: &Map<String, Value>) -> Option<Carried> {
     let result = entry.get("data").and_then(|data| data.get("result")).and_then(Value::as_array);
     let many = match result {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use promql_rules::store::SeriesStore;
 
+use super::Engines;
 use crate::engines::{served_model, version_of_image};
 use crate::model::{EngineKind, EngineSeen, Pod, SeriesKey, without_unprintable};
 use crate::policy::counters::{Cell, Counters};
@@ -63,6 +64,13 @@ impl About {
         let bounded = labels.map(|(name, value)| (name, bounded(value)));
         let labels = bounded.each_ref().map(|(name, value)| (*name, &**value));
         SeriesKey::new("uma_engine_info", &labels)
+    }
+}
+
+impl Engines {
+    /// Whether the engine of that name is in a pod, by its container's runtime.
+    pub(in crate::policy) fn is_in_pod(&self, name: &str) -> bool {
+        self.lives.get(name).is_some_and(|(life, _)| life.seen().pod.is_some())
     }
 }
 

@@ -471,11 +471,6 @@ impl Engines {
         self.lives.get(name).map(|(life, _)| EngineTarget::from(life.seen()))
     }
 
-    /// Whether the engine of that name is in a pod, by its container's runtime.
-    pub(super) fn is_in_pod(&self, name: &str) -> bool {
-        self.lives.get(name).is_some_and(|(life, _)| life.seen().pod.is_some())
-    }
-
     /// One as a target, while it is up and can be asked to give memory back.
     pub(super) fn askable(&self, name: &str) -> Option<EngineTarget> {
         let (life, _) = self.lives.get(name)?;
