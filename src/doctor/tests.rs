@@ -176,21 +176,27 @@ fn each_fault_has_a_fix() {
             Facts { containers: Fact::Unknown("permission denied".to_owned()), ..well() },
         ),
         ("containers", Severity::Ok, Facts { containers: Fact::Absent, ..well() }),
+    ];
+    table.iter().for_each(assert_finding);
+}
+
+fn assert_finding((check, severity, facts): &(&str, Severity, Facts)) {
+    assert_eq!(worst(facts, check), *severity, "{check}: {:#?}", examine(facts));
+    for finding in examine(facts) {
+        let is_wrong = finding.severity >= Severity::Warning;
+        assert_eq!(finding.fix.is_some(), is_wrong, "{finding:?}");
+    }
+}
+
+#[test]
+fn rights_that_are_missing_in_the_cluster_have_a_fix() {
+    let lacks = vec!["patch nodes (drain)".to_owned()];
+    let table = [
         ("kubernetes", Severity::Ok, of_cluster(ClusterFacts::Lacks(Vec::new()))),
-        (
-            "kubernetes",
-            Severity::Problem,
-            of_cluster(ClusterFacts::Lacks(vec!["patch nodes (drain)".to_owned()])),
-        ),
+        ("kubernetes", Severity::Problem, of_cluster(ClusterFacts::Lacks(lacks))),
         ("kubernetes", Severity::Problem, of_cluster(ClusterFacts::Silent("away".to_owned()))),
     ];
-    for (check, severity, facts) in table {
-        assert_eq!(worst(&facts, check), severity, "{check}: {:#?}", examine(&facts));
-        for finding in examine(&facts) {
-            let is_wrong = finding.severity >= Severity::Warning;
-            assert_eq!(finding.fix.is_some(), is_wrong, "{finding:?}");
-        }
-    }
+    table.iter().for_each(assert_finding);
 }
 
 /// What Docker 28.2.2 answered for containers that were made for it.
