@@ -211,7 +211,9 @@ fn a_scheduled_reboot_survives_a_restart_of_the_daemon_and_is_assessed_in_the_ne
     let daemon = world.start();
     let order = ["reboot", "--why=33 GiB are leaked", "--delay=4s", "--force=uptime"];
     world.ordered(&order);
-    until(&daemon, "scheduled", 10, || stage(&daemon) == "scheduled");
+    // The outcome is on disk a moment later.
+    until(&daemon, "scheduled", 10, || world.acts() == ["reboot: done"]);
+    assert_eq!(stage(&daemon), "scheduled");
     daemon.kill();
     let daemon = world.start();
     assert_eq!(stage(&daemon), "scheduled");
