@@ -1,4 +1,9 @@
-//! Random choices of generated tests.
+//! Random choices of generated tests, and how many there are.
+
+/// Whether `tests/soak` runs, which takes its time.
+pub fn is_night() -> bool {
+    std::env::var_os("UMAWARDEN_NIGHT").is_some()
+}
 
 /// A pseudo-random generator with the same sequence on every platform (splitmix64).
 #[derive(Debug)]

@@ -7,6 +7,9 @@ use std::process::Output;
 use assert_cmd::Command;
 use serde_json::Value;
 
+use crate::dice::is_night;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_umawarden");
 const EXAMPLE: &str = include_str!("../fixtures/rules/good/page-cache.yaml");
 
 fn check(arguments: &[&str]) -> Output {
@@ -312,23 +315,33 @@ fn promtool_accepts_all_rules_once_remedies_are_removed() {
     }
 }
 
-/// Prometheus itself evaluates the shipped rules on an idle PC, a model's load, and a dip.
+/// An idle PC, a model's load, and a dip; in the night Prometheus itself evaluates them, too.
 #[test]
 fn the_shipped_rules_fire_when_they_should_and_only_then() {
     let folder = tempfile::tempdir().expect("a folder");
-    for file in yaml_files("rules") {
-        let rules = without_remedies(&fs::read_to_string(&file).expect("read"));
-        fs::write(folder.path().join(file.file_name().expect("a name")), rules).expect("written");
+    let programs: &[&str] = if is_night() { &[PROGRAM, "promtool"] } else { &[PROGRAM] };
+    for program in programs {
+        for file in yaml_files("rules") {
+            let mut rules = fs::read_to_string(&file).expect("read");
+            if *program == "promtool" {
+                rules = without_remedies(&rules);
+            }
+            fs::write(folder.path().join(file.file_name().expect("a name")), rules)
+                .expect("written");
+        }
+        let scenarios = include_str!("../fixtures/rules/scenarios.yaml");
+        fs::write(folder.path().join("scenarios.yaml"), scenarios).expect("written");
+        let mut command = std::process::Command::new(program);
+        let command = match *program {
+            "promtool" => command.args(["test", "rules"]),
+            _ => command.args(["rules", "test"]),
+        };
+        let output = command.current_dir(folder.path()).arg("scenarios.yaml").output();
+        let output = output.expect("it runs; promtool is in the Debian package prometheus");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned() + &text(&output);
+        assert!(output.status.success(), "{program}: {stderr}");
+        assert!(stderr.contains("SUCCESS"), "{program}: {stderr}");
     }
-    let scenarios = include_str!("../fixtures/rules/scenarios.yaml");
-    fs::write(folder.path().join("scenarios.yaml"), scenarios).expect("written");
-    let output = std::process::Command::new("promtool")
-        .current_dir(folder.path())
-        .args(["test", "rules", "scenarios.yaml"])
-        .output()
-        .expect("promtool runs; it is in the Debian package prometheus");
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned() + &text(&output);
-    assert!(output.status.success(), "{stderr}");
 }
 
 /// Within a second, or within many where the machine is busy: the bound here only ends a hang.

@@ -196,22 +196,6 @@ fn each_node_is_evaluated_by_its_own_series() {
     }
 }
 
-/// On one node without labels of a target, Prometheus evaluates the rules as they are to the same
-/// alerts.
-#[test]
-fn shipped_rules_exported_as_is_fire_when_they_should() {
-    let folder = tempfile::tempdir().expect("a folder");
-    for name in ["memory.yaml", "kernel.yaml"] {
-        let rules = exported(&["--as-is", &format!("rules/{name}")]);
-        fs::write(folder.path().join(name), rules).expect("written");
-    }
-    let scenarios = include_str!("../fixtures/rules/scenarios.yaml");
-    fs::write(folder.path().join("scenarios.yaml"), scenarios).expect("written");
-    let arguments = ["test", "rules", "scenarios.yaml"];
-    let (fine, printed) = run_promtool("promtool", folder.path(), arguments);
-    assert!(fine, "{printed}");
-}
-
 #[test]
 fn indistinguishable_nodes_are_noted_beside_the_rule() {
     let options =

@@ -39,7 +39,7 @@ fn words() -> impl Strategy<Value = Option<String>> {
     proptest::option::of(text())
 }
 
-fn driver_event() -> impl Strategy<Value = KernelEvent> {
+fn driver_event() -> BoxedStrategy<KernelEvent> {
     let pool = prop_oneof![Just(Pool::Any), Just(Pool::System), Just(Pool::Vram)];
     let recovery = proptest::option::of(prop_oneof![
         Just(Recovery::None),
@@ -74,9 +74,10 @@ fn driver_event() -> impl Strategy<Value = KernelEvent> {
         }),
         (words(), text()).prop_map(|(pci, status)| KernelEvent::GpuInitFailed { pci, status }),
     ]
+    .boxed()
 }
 
-fn stuck() -> impl Strategy<Value = KernelEvent> {
+fn stuck() -> BoxedStrategy<KernelEvent> {
     let outcome = proptest::option::of(prop_oneof![
         Just(PageRecovery::Recovered),
         Just(PageRecovery::Delayed),
@@ -92,9 +93,10 @@ fn stuck() -> impl Strategy<Value = KernelEvent> {
         text().prop_map(|flavour| KernelEvent::RcuStall { flavour }),
         Just(KernelEvent::OomPanic),
     ]
+    .boxed()
 }
 
-fn kill() -> impl Strategy<Value = KernelEvent> {
+fn kill() -> BoxedStrategy<KernelEvent> {
     let constraint = proptest::option::of(prop_oneof![
         Just(OomConstraint::None),
         Just(OomConstraint::Memcg),
@@ -130,9 +132,10 @@ fn kill() -> impl Strategy<Value = KernelEvent> {
         }),
         Just(KernelEvent::OomNoVictim),
     ]
+    .boxed()
 }
 
-fn kernel_event() -> impl Strategy<Value = KernelEvent> {
+fn kernel_event() -> BoxedStrategy<KernelEvent> {
     prop_oneof![
         driver_event(),
         kill(),
@@ -153,6 +156,7 @@ fn kernel_event() -> impl Strategy<Value = KernelEvent> {
             }
         ),
     ]
+    .boxed()
 }
 
 fn any_event() -> impl Strategy<Value = EventKind> {
