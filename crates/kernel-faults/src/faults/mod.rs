@@ -1,7 +1,7 @@
 //! The meaning of the kernel log: lines in, [`LoggedEvent`]s out.
 //!
-//! A new event: its grammar in the file of its subsystem, a variant of
-//! [`crate::KernelEvent`], an arm in [`EventAssembler::feed`], a fixture in
+//! A new event: its grammar in the file of its subsystem, a variant of [`crate::KernelEvent`], an
+//! arm in `EventAssembler::feed_kernel` (in `of_one_line` if one line gives it whole), a fixture in
 //! `tests/fixtures/kernel`.
 //!
 //! Every matcher is anchored at the start of the message: kernel-like text that another message
