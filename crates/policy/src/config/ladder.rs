@@ -9,7 +9,7 @@ use crate::policy::rule::{RemedyStep, Rule, RuleSet};
 /// A step that is carried out although milder ones before it are passed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenLadder {
-    /// The rule.
+    /// The rule whose remedy has the steps.
     pub rule: RuleId,
     /// The step, from 1, its name and its grade.
     pub severe: (usize, &'static str, Grade),

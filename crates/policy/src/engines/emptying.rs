@@ -69,7 +69,7 @@ pub trait EngineCalls {
         patience: Duration,
     ) -> Result<Answer, Refusal>;
 
-    /// Sleeps.
+    /// Waits for that time between two requests.
     fn wait(&self, time: Duration);
 }
 

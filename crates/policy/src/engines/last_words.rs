@@ -28,7 +28,7 @@ pub enum LastWords {
 }
 
 impl LastWords {
-    /// The reason.
+    /// The class of the reason, without the facts of the line.
     pub fn reason(&self) -> Reason {
         match self {
             Self::WorkerDied { .. } => Reason::WorkerDied,

@@ -77,14 +77,14 @@ impl SizeOptions {
 pub struct Given<T> {
     /// The option, as the command has it.
     pub option: String,
-    /// Its value.
+    /// The parsed value of the option.
     pub value: T,
 }
 
 /// What the command says. Of its words nothing else is kept: keys are among them.
 #[derive(Clone, Debug)]
 pub struct LaunchCommand {
-    /// The engine.
+    /// The kind of engine that the command starts.
     pub engine: EngineKind,
     /// How it reads weights.
     pub loader: &'static Loader,

@@ -57,7 +57,7 @@ impl Residence {
     }
 }
 
-/// A loader.
+/// One way in which an engine reads weights, and its costs.
 #[derive(Debug)]
 pub struct Loader {
     /// Its name, as the engine's option has it where there is one.

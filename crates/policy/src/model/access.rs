@@ -49,9 +49,9 @@ pub enum OrderedBy {
     },
     /// A client on the network.
     Remote {
-        /// Its credential.
+        /// The credential that the request was authenticated with.
         credential: Credential,
-        /// Its address.
+        /// The address of the other end of the connection.
         address: IpAddr,
     },
 }

@@ -115,7 +115,7 @@ impl Owner {
         }
     }
 
-    /// All labels.
+    /// All values of the `owner` label.
     pub const LABELS: [&'static str; 8] = [
         "driver_other",
         "engines",
@@ -177,7 +177,7 @@ impl Basis {
 /// The growth of one owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountEntry {
-    /// The owner.
+    /// The owner that has grown.
     #[serde(flatten)]
     pub owner: Owner,
     /// Growth in bytes.

@@ -44,7 +44,7 @@ named! {
 
     /// Whether `evict_checkpoint` reads ahead of the engine what it will want next.
     pub enum Prefetch {
-        /// Never.
+        /// Nothing is read ahead.
         Off = "off",
         /// Once the engine was seen to read forward and everything.
         Auto = "auto",
@@ -86,7 +86,7 @@ pub enum Action {
         /// The engine whose control group it is, where the rule names one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         engine: Option<String>,
-        /// How much.
+        /// Memory to reclaim, in bytes.
         bytes: u64,
     },
     /// Put what a loading engine has read of its model files out of memory, behind its readers,
@@ -134,7 +134,7 @@ pub enum Action {
     },
     /// Put a taint on this machine's Kubernetes node for a while.
     TaintNode {
-        /// The taint.
+        /// Key, value and effect of the taint.
         taint: Taint,
         /// It is removed after that time at the latest.
         for_at_most: Duration,

@@ -54,7 +54,7 @@ pub struct AlertmanagerServer {
     pub url: String,
     /// Trusted certificates (PEM); `None`: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// Its credentials.
+    /// Credentials that requests carry; `None`: no credentials.
     pub credentials: Option<AlertmanagerCredentials>,
     /// Longest time of a request.
     pub timeout: Duration,
@@ -69,7 +69,7 @@ pub enum AlertmanagerCredentials {
     Basic {
         /// The user.
         username: String,
-        /// The password.
+        /// The source of the password, which is read at its use.
         password: SecretSource,
     },
 }
@@ -84,7 +84,7 @@ impl fmt::Display for AlertmanagerServer {
 /// Which decisions are sent as alerts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SentDecisions {
-    /// None.
+    /// No decision is sent.
     #[default]
     None,
     /// Those that act, or would in enforce mode.

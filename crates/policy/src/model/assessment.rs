@@ -114,7 +114,7 @@ pub enum AssessmentEvidence {
     Held {
         /// Memory above the baseline.
         bytes: u64,
-        /// The baseline.
+        /// The baseline that the memory is compared with.
         baseline: Baseline,
     },
     /// The part of that memory that is in one pool, where the node has several.
@@ -144,7 +144,7 @@ pub enum AssessmentEvidence {
     Falling {
         /// The lingering memory.
         what: Lingering,
-        /// Pace.
+        /// Pace of the return.
         bytes_per_second: f64,
         /// Time until all is returned, at that pace.
         seconds: Option<f64>,
@@ -203,7 +203,7 @@ pub struct MemoryAssessment {
     pub held_bytes: Option<u64>,
     /// Time until all is returned, at the present pace.
     pub estimated_seconds: Option<f64>,
-    /// The evidence.
+    /// The facts that led to the state.
     #[serde(serialize_with = "with_text")]
     pub evidence: Vec<AssessmentEvidence>,
 }

@@ -222,7 +222,7 @@ pub struct NodeStatus {
     pub took: Duration,
     /// Series that are kept of it.
     pub series: usize,
-    /// Its memory.
+    /// Memory of the node by its last answer, as far as it is known.
     pub memory: NodeMemory,
 }
 

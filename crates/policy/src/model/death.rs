@@ -207,7 +207,7 @@ pub enum Killer {
     },
     /// A daemon in user space that kills for memory.
     UserspaceOom {
-        /// The daemon.
+        /// The daemon that killed it.
         daemon: KillerDaemon,
     },
     /// This program: `stop_engine`.
@@ -307,7 +307,7 @@ impl fmt::Display for Killer {
 pub enum DeathProof {
     /// An event of the kernel log or of a daemon.
     Event {
-        /// The event.
+        /// The event, with its time and record.
         event: Box<Event>,
         /// Why the event is about this process.
         fits_by: String,
@@ -330,7 +330,7 @@ pub enum DeathProof {
     },
     /// A decision of this program.
     Decision {
-        /// The decision.
+        /// The id of the decision, if it is known.
         decision: Option<DecisionId>,
         /// Time of the act.
         acted: Option<Timestamp>,
@@ -406,7 +406,7 @@ pub struct DeathMemory {
 /// The report of one death.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeathReport {
-    /// What ended.
+    /// The engine or command that ended.
     pub who: Deceased,
     /// Exit status of its main process.
     pub exit: ExitStatus,

@@ -191,13 +191,13 @@ pub struct EngineRank {
 /// A rank of an engine on another node of the cluster, as that node reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankStatus {
-    /// The node.
+    /// Name of the node that reports the rank.
     pub node: Arc<str>,
     /// Name of the engine there.
     pub engine: Arc<str>,
     /// The number of the rank, or `unknown`.
     pub rank: Arc<str>,
-    /// Its phase.
+    /// Phase of the rank's engine on that node.
     pub phase: EnginePhase,
 }
 
@@ -215,7 +215,7 @@ impl fmt::Display for RankStatus {
 pub struct EngineSeen {
     /// Its name: of the configuration, or of its kind and port. Unique on the node.
     pub name: Arc<str>,
-    /// Its kind.
+    /// The kind of engine, by its processes or its declaration.
     pub kind: EngineKind,
     /// The main process. Another main process means another run of the engine.
     pub server: ProcessId,
@@ -376,7 +376,7 @@ fn unsupported<T>() -> Reading<T> {
 pub struct EngineReadings {
     /// Start of the scan, on the uptime clock.
     pub read_at: Duration,
-    /// By name.
+    /// The found engines, sorted by name.
     pub engines: Vec<EngineSeen>,
     /// Whether an engine beyond the limit may take memory. It has worked in the last 10 s, and has
     /// 64 MiB or the driver open, or that could not be read. Idle engines beyond the limit do not
@@ -404,7 +404,7 @@ pub struct EngineReadings {
 /// The last lines that a server wrote to files as its output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastOutput {
-    /// The server.
+    /// The main process whose output this is.
     pub server: ProcessId,
     /// The lines, the newest last; or why they are unknown.
     pub log: WorkloadLog,

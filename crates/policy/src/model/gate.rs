@@ -212,24 +212,24 @@ pub enum GateReason {
     InPool {
         /// Name of the pool.
         pool: Arc<str>,
-        /// The reason.
+        /// The reason that holds in that pool.
         reason: Box<GateReason>,
     },
     /// Other starts have reserved memory.
     Reserved {
         /// How much, in bytes.
         bytes: u64,
-        /// Who has.
+        /// Names of the starts that have reserved it.
         by: Vec<Arc<str>>,
     },
     /// As many others as may are starting.
     StartsAtOnce {
-        /// Who is.
+        /// Names of the starts that are under way.
         who: Vec<Arc<str>>,
     },
     /// Another start, which itself waits, comes first.
     Behind {
-        /// Which.
+        /// Name of the start that comes first.
         who: Arc<str>,
     },
     /// Other starts come first, as the ledger of leases says.
@@ -312,7 +312,7 @@ pub enum GateNote {
     Unaccounted {
         /// Memory above the baseline.
         above_bytes: u64,
-        /// The baseline.
+        /// The baseline that the memory is compared with.
         baseline: Baseline,
     },
     /// There is much shared memory.
@@ -348,7 +348,7 @@ pub struct GateResponse {
     /// Whether the node never can.
     #[serde(rename = "hopeless")]
     pub is_hopeless: bool,
-    /// The request.
+    /// The request that was answered.
     #[serde(flatten)]
     pub request: GateRequest,
     /// Available memory, if known.
@@ -367,7 +367,7 @@ pub struct GateResponse {
     /// The pool with the least available memory of those that the engine uses; `host` where they
     /// are not known.
     pub pool: Arc<str>,
-    /// Its memory.
+    /// Memory of the pool that `pool` names.
     pub memory: GateMemory,
     /// All pools, where there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -193,7 +193,7 @@ pub struct GpuInstance {
     /// Id of the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Arc<str>>,
-    /// Its memory.
+    /// Memory of the instance, as the driver reports it.
     pub memory: GpuMemory,
 }
 
@@ -223,7 +223,7 @@ impl GpuHealth {
 named! {
     /// The recovery action that the driver requests for a GPU.
     pub enum GpuRecovery {
-        /// Nothing.
+        /// The driver requests no recovery.
         None = "none",
         /// Reset the GPU.
         GpuReset = "gpu_reset",

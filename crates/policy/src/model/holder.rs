@@ -128,7 +128,7 @@ pub struct HiddenProcess {
 pub struct HolderReadings {
     /// Start of the scan, on the uptime clock.
     pub read_at: Duration,
-    /// By number.
+    /// All found holders, sorted by process number.
     pub holders: Vec<Holder>,
     /// Processes that were inspected, without kernel threads.
     pub processes: u32,

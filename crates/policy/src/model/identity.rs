@@ -47,7 +47,7 @@ impl Proof {
 /// The server that runs a container, and where it writes the container's log.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ContainerRuntime {
-    /// Its socket.
+    /// Path of the socket on which the server listens.
     pub socket: Arc<str>,
     /// The user whose own it is (rootless); `None`: the system's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ pub struct ContainerRuntime {
 /// A service of a user's own systemd (`systemctl --user`). The user has chosen its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct UserUnit {
-    /// The user.
+    /// Number of the user whose systemd runs the unit.
     pub user: u32,
     /// The name of the unit.
     pub name: Arc<str>,

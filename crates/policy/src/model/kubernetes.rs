@@ -24,7 +24,7 @@ named! {
     /// What is done in Kubernetes before a reboot.
     #[derive(Default)]
     pub enum Drain {
-        /// Nothing.
+        /// The node stays as it is.
         #[default]
         None = "none",
         /// The node is cordoned.
@@ -42,7 +42,7 @@ pub struct Taint {
     /// Its value; mostly none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Its effect.
+    /// What Kubernetes does with pods that do not tolerate the taint.
     pub effect: TaintEffect,
 }
 

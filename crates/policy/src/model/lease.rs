@@ -81,7 +81,7 @@ named! {
 /// A process, as all readers of a ledger name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseHolder {
-    /// The process.
+    /// Number and start time of the process.
     #[serde(flatten)]
     pub process: ProcessId,
     /// The device number of the procfs that its PID is of: it is that of one PID namespace.
@@ -92,7 +92,7 @@ pub struct LeaseHolder {
 /// A request and its state. All times are on the uptime clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The request.
+    /// The request as the start made it.
     #[serde(flatten)]
     pub request: LeaseRequest,
     /// When it was requested first.
@@ -125,7 +125,7 @@ pub enum LeaseState {
     },
     /// Its memory is reserved.
     Granted {
-        /// Since when.
+        /// Time of the grant.
         at: Duration,
         /// Its part of each pool.
         shares: Vec<LeaseShare>,
@@ -179,7 +179,7 @@ pub struct ReservedPool {
     pub pool: Arc<str>,
     /// How much, in bytes.
     pub bytes: u64,
-    /// For whom.
+    /// Names of the starts for which it is reserved.
     pub by: Vec<Arc<str>>,
 }
 
@@ -224,7 +224,7 @@ pub struct LeaseNews {
     pub number: u64,
     /// The lease as it was then.
     pub lease: Lease,
-    /// What happened.
+    /// The grant, or the end of a granted lease.
     #[serde(flatten)]
     pub change: LeaseChange,
 }

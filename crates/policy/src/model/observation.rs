@@ -113,9 +113,9 @@ pub enum Observation {
     Readings(Readings),
     /// One value of one series, in rule tests.
     Sample {
-        /// The series.
+        /// Name and labels of the series.
         series: SeriesKey,
-        /// Its value.
+        /// Value of the series at the time of the observation.
         value: Reading<f64>,
     },
     /// A decided action has ended.

@@ -19,7 +19,7 @@ pub struct OperatorCommand {
     pub author: String,
     /// The reason; may be empty.
     pub comment: String,
-    /// The order.
+    /// The order itself, with what it applies to.
     #[serde(flatten)]
     pub order: OperatorOrder,
 }

@@ -61,7 +61,7 @@ impl PeerAddress {
         &self.host
     }
 
-    /// The port.
+    /// The TCP port.
     pub fn port(&self) -> u16 {
         self.port
     }

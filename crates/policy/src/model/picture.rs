@@ -29,7 +29,7 @@ pub struct Picture {
     pub uptime_seconds: f64,
     /// Whether the node is well.
     pub well: Well,
-    /// The machine.
+    /// Model, memory and GPU of the node.
     pub machine: Machine,
     /// Where memory is.
     pub memory: MemoryPicture,
@@ -99,7 +99,7 @@ named! {
 
     /// What waits for memory.
     pub enum WaitKind {
-        /// A start.
+        /// A start that has requested a lease.
         Start = "start",
         /// A deferred restart.
         Restart = "restart",
@@ -128,7 +128,7 @@ pub struct Well {
     pub notes: Vec<String>,
 }
 
-/// The machine.
+/// Model, memory and GPU of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Its model, as the firmware names it.
@@ -180,7 +180,7 @@ pub struct MemoryPart {
 pub struct EnginePicture {
     /// Its name, unique on the node.
     pub name: String,
-    /// Its kind.
+    /// The kind of engine, such as vLLM.
     pub kind: EngineKind,
     /// Its model, as its command line names it.
     #[serde(default)]
@@ -190,7 +190,7 @@ pub struct EnginePicture {
     pub pod: Option<String>,
     /// Where in its life it is.
     pub phase: EnginePhase,
-    /// Since when.
+    /// Time at which this phase began.
     pub since: Timestamp,
     /// How much of its load is done, from 0 to 1, by the last load of the same configuration.
     #[serde(default)]
@@ -255,7 +255,7 @@ fn once() -> u64 {
 /// A start or a restart that waits for memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// Who waits.
+    /// Name of the start or of the restart.
     pub who: String,
     /// What it needs, where that is known.
     #[serde(default)]
@@ -263,9 +263,9 @@ pub struct Waiting {
     /// Who comes before it.
     #[serde(default)]
     pub behind: Vec<String>,
-    /// Since when.
+    /// Time at which it began to wait.
     pub since: Timestamp,
-    /// What waits.
+    /// Whether a start or a deferred restart waits.
     pub kind: WaitKind,
     /// Why it waits.
     #[serde(default)]
@@ -275,9 +275,9 @@ pub struct Waiting {
 /// A node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePicture {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Its state.
+    /// Whether it is this node, or answers.
     pub state: NodeState,
     /// Whether it has the least available memory.
     pub weakest: bool,
@@ -297,11 +297,11 @@ pub struct NodePicture {
 pub struct ApprovalPicture {
     /// Its number.
     pub decision: u64,
-    /// Its rule.
+    /// The rule that decided it, `GROUP/ALERT`.
     pub rule: String,
     /// What is to be done.
     pub what: String,
-    /// Why.
+    /// The reason of the decision.
     pub why: String,
     /// When the question lapses, or the approval that was given.
     pub lapses: Timestamp,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The pod that a container belongs to, confirmed by the container runtime (CRI).
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Pod {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: Arc<str>,
     /// Its name, unique in the namespace at a time.
     pub name: Arc<str>,

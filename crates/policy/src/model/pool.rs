@@ -77,7 +77,7 @@ pub struct MemoryPool {
     /// Its figures for rules.
     #[serde(skip)]
     pub figures: PoolFigures,
-    /// Its memory.
+    /// Memory of the pool, as the gate's response has it.
     #[serde(flatten)]
     pub memory: GateMemory,
 }

@@ -51,7 +51,7 @@ pub enum ProgramEvent {
         from: Option<EnginePhase>,
         /// The phase now.
         to: EnginePhase,
-        /// The evidence.
+        /// What showed the phase, for people.
         reason: String,
         /// Pid of its server.
         pid: u32,
@@ -65,7 +65,7 @@ pub enum ProgramEvent {
         engine: String,
         /// Whether it is stuck now.
         stuck: bool,
-        /// The evidence.
+        /// What showed that it is stuck, or no longer is, for people.
         reason: String,
         /// Pid of its server.
         pid: u32,
@@ -93,7 +93,7 @@ pub enum ProgramEvent {
         engine: String,
         /// The state now.
         to: RestartState,
-        /// The reason.
+        /// Why the state has changed, for people.
         reason: String,
         /// The container's id, where it is one.
         #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -113,7 +113,7 @@ pub enum ProgramEvent {
         engine: String,
         /// Pid of its server.
         pid: u32,
-        /// The release.
+        /// Time and amount of what was returned.
         #[serde(flatten)]
         release: Box<Release>,
     },
@@ -123,7 +123,7 @@ pub enum ProgramEvent {
         engine: String,
         /// Pid of its server.
         pid: u32,
-        /// The receipt.
+        /// Memory and time that the start took.
         #[serde(flatten)]
         receipt: Box<LoadReceipt>,
     },
@@ -146,7 +146,7 @@ pub enum ProgramEvent {
         /// Who called for that over the API, if somebody did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Arc<str>>,
-        /// What happened.
+        /// The grant, or the end of a granted lease.
         #[serde(flatten)]
         change: LeaseChange,
     },
@@ -161,7 +161,7 @@ pub enum ProgramEvent {
         before: MemoryState,
         /// Memory above the baseline that no counter of the kernel names, where it is known.
         held_bytes: Option<u64>,
-        /// The evidence.
+        /// The facts that led to the state, one text each.
         evidence: Vec<String>,
     },
     /// The result of a reboot of this program was checked.
@@ -170,9 +170,9 @@ pub enum ProgramEvent {
         decision: u64,
         /// The boot that it was to end.
         ended_boot_id: String,
-        /// The result.
+        /// Whether the reboot took place, and whether it helped.
         result: RebootResult,
-        /// The evidence.
+        /// What showed the result, for people.
         reason: String,
     },
     /// A new journal was begun, since the previous one was deleted, replaced or damaged: its data

@@ -169,7 +169,7 @@ pub enum RebootAct {
     /// Sends a text to logged-in users.
     #[strum(serialize = "warn_users")]
     WarnUsers {
-        /// The text.
+        /// The text that appears on the users' terminals.
         text: String,
     },
     /// Requests the cluster's slot. `Done`: granted. `Failed`: refused, or no response.

@@ -125,7 +125,7 @@ pub struct LoadReading {
 pub struct TrackedReading {
     /// Name of the engine.
     pub engine: Arc<str>,
-    /// Its server.
+    /// Main process of the engine, which identifies its life.
     pub server: ProcessId,
     /// How it read.
     pub reading: LoadReading,

@@ -124,7 +124,7 @@ named! {
 pub struct PastReceived {
     /// The change.
     pub to: ReceivedTurn,
-    /// The alert.
+    /// The alert as it was received.
     pub alert: Arc<ReceivedAlert>,
     /// Time of the change, on the wall clock.
     pub utc: Option<Timestamp>,
@@ -133,7 +133,7 @@ pub struct PastReceived {
 /// A received alert that fires, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReceivedAlertStatus {
-    /// The alert.
+    /// The alert as it was received.
     #[serde(flatten)]
     pub alert: Arc<ReceivedAlert>,
     /// Time of the last request with the alert.

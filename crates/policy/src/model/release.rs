@@ -154,7 +154,7 @@ pub struct ReleasePoint {
     pub free: Option<u64>,
 }
 
-/// A release.
+/// The return of a dead engine's memory over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Release {
     /// The result.

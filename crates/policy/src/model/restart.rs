@@ -18,7 +18,7 @@ use super::{EngineSeen, GateRequest, Mode, Moment, StartNeed};
 pub enum Supervisor {
     /// Docker, or a server with its API.
     Docker,
-    /// systemd.
+    /// The system's systemd.
     Systemd,
     /// A user's own Docker or Podman (rootless). It reports ends, and restarts nothing for us.
     DockerOfUser(u32),
@@ -67,7 +67,7 @@ impl Supervisor {
 /// A container or a unit, identified as by its supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Workload {
-    /// Its supervisor.
+    /// The supervisor that runs it.
     pub supervisor: Supervisor,
     /// Name of the container or the unit; of a pod's container `NAMESPACE/POD/CONTAINER`.
     pub name: Arc<str>,
@@ -296,10 +296,10 @@ pub enum RestartMatch {
 /// A target as its supervisor reported it last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeferredRestart {
-    /// The target.
+    /// The container or unit to restart.
     #[serde(flatten)]
     pub target: Workload,
-    /// Its state.
+    /// Whether it runs or has ended, by its supervisor.
     #[serde(flatten)]
     pub state: WorkloadState,
     /// Memory that it needs.
@@ -323,7 +323,7 @@ pub struct EndedWorkload {
     /// The container or unit.
     #[serde(flatten)]
     pub target: Workload,
-    /// Its end.
+    /// When and how it ended.
     pub end: WorkloadEnd,
 }
 
@@ -414,7 +414,7 @@ pub struct PastRanks {
     /// Whether it served requests.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub serves: bool,
-    /// The others.
+    /// Ranks of the same engine on other nodes.
     pub others: Vec<PastRank>,
 }
 
@@ -429,7 +429,7 @@ impl PastRanks {
 /// A rank on another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastRank {
-    /// The node.
+    /// Name of that node.
     pub node: Arc<str>,
     /// Its number, or `unknown`.
     pub rank: Arc<str>,

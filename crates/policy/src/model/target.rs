@@ -11,7 +11,7 @@ use super::{
     Supervisor, UserUnit, Workload,
 };
 
-/// PATH_MAX.
+/// `PATH_MAX` of Linux, in bytes.
 const LONGEST_PATH: usize = 4096;
 
 /// The target of an action. The executor verifies it and never chooses.

@@ -60,7 +60,7 @@ pub struct Container {
     pub addresses: Vec<IpAddr>,
     /// TCP ports of its own, and where its host offers each.
     pub published: Vec<(u16, SocketAddr)>,
-    /// Its pod.
+    /// The pod that it belongs to, where there is one.
     pub pod: Option<Arc<Pod>>,
     /// Its first process. A list of containers lacks it.
     pub init: Option<ProcessId>,

@@ -64,7 +64,7 @@ pub struct Response {
     pub version: u32,
     /// Number of the request that it answers.
     pub number: u64,
-    /// The result.
+    /// What the driver reported, or why it did not.
     pub result: QueryResult,
 }
 

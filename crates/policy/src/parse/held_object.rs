@@ -13,12 +13,12 @@ pub enum HeldObject {
     DmaBuffer,
     /// A file without a name (memfd_create(2)).
     Memfd,
-    /// A pipe.
+    /// A pipe (pipe(2)) or FIFO.
     Pipe {
         /// Its inode: both ends have the same.
         inode: u64,
     },
-    /// A socket.
+    /// A socket (socket(2)).
     Socket {
         /// Inode of the object.
         inode: u64,

@@ -71,7 +71,7 @@ pub struct Login {
     pub host: String,
     /// The process that leads the session.
     pub pid: u32,
-    /// Since when.
+    /// Time of the login.
     pub since: Option<Timestamp>,
 }
 

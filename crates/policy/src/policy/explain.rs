@@ -54,7 +54,7 @@ pub struct RemedyExplanation {
 /// One reason to hold back, and whether it does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rail {
-    /// Which.
+    /// The reason for which a guard rail can hold.
     pub reason: HoldReason,
     /// Whether it holds the remedy back now, or would if the rule fired.
     pub holds: bool,

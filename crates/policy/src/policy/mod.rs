@@ -119,7 +119,7 @@ pub struct Answer {
 /// A rule became unknown, or known again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
-    /// Which rule.
+    /// The rule whose state is in doubt, or no longer is.
     pub rule: RuleId,
     /// Which readings are missing, and why; empty when it is known again.
     pub reasons: Vec<String>,

@@ -28,9 +28,8 @@ const CAME_BACK: u64 = 32;
 /// What a remedy is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case<'a> {
-    /// The rule.
     pub(super) rule: &'a Rule,
-    /// Its remedy.
+    /// The remedy of `rule`.
     pub(super) remedy: &'a Remedy,
     /// The mode in which it is in progress.
     pub(super) mode: Mode,
@@ -55,9 +54,9 @@ impl Case<'_> {
 /// Whether the rule that a remedy belongs to fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
-    /// No.
+    /// The rule does not fire.
     Quiet,
-    /// Yes.
+    /// The rule fires.
     Firing,
     /// It fired when that was last known.
     Unknown,

@@ -36,7 +36,7 @@ pub struct RuleSet {
 pub struct Overridden {
     /// Where it says so: `umawarden.yaml:12`.
     pub place: Arc<str>,
-    /// Which keys.
+    /// Keys of the rule that the configuration replaces.
     pub keys: BTreeSet<OverrideKey>,
 }
 
@@ -207,7 +207,7 @@ impl Remedy {
 /// No more than `times` acts in any window of length `per`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AtMost {
-    /// Acts.
+    /// Largest number of acts in a window.
     pub times: u32,
     /// Length of the sliding window.
     pub per: Duration,

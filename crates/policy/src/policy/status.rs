@@ -87,7 +87,7 @@ pub struct EngineStatus {
     pub engine: EngineSeen,
     /// Where in its life it is.
     pub phase: EnginePhase,
-    /// Since when.
+    /// Time at which this phase began.
     pub since: Moment,
     /// What showed that.
     pub reason: Arc<str>,
@@ -150,7 +150,7 @@ pub struct ApprovalStatus {
 /// A remedy that has missed its aim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakerStatus {
-    /// Whose.
+    /// The rule that the remedy belongs to.
     pub rule: RuleId,
     /// In which mode.
     pub mode: Mode,
@@ -166,7 +166,7 @@ pub struct BreakerStatus {
 /// A maintenance window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WindowStatus {
-    /// Its name.
+    /// The name by which rules refer to the window.
     pub name: Arc<str>,
     /// Whether it is open.
     pub is_open: bool,
@@ -175,7 +175,7 @@ pub struct WindowStatus {
 /// How a source fared at its last run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SourceStatus {
-    /// Which.
+    /// The source that was read.
     pub source: Source,
     /// Whether it answered.
     pub up: bool,
@@ -243,7 +243,7 @@ pub struct RuleStatus {
     pub annotations: Vec<(Arc<str>, Arc<str>)>,
     /// The mode in force for it.
     pub mode: Mode,
-    /// Its state.
+    /// State of the rule: inactive, pending, firing or unknown.
     pub state: RuleState,
     /// Which readings are missing, and why, when `state` is unknown.
     pub unknown: Vec<String>,

@@ -221,7 +221,7 @@ pub(super) fn quoted(text: &str) -> String {
 /// What identifies an object of Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectMetadata {
-    /// Its name.
+    /// `metadata.name`.
     pub name: String,
     /// Its namespace; `None`: that of whoever applies it.
     pub namespace: Option<String>,

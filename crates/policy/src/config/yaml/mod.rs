@@ -74,7 +74,7 @@ pub enum Content {
     Null,
     /// Text, a number, a boolean: as written, without quotes and escapes.
     Scalar(Scalar),
-    /// A list.
+    /// A sequence, in the order of the file.
     List(Vec<Arc<Node>>),
     /// Keys and values in the order of the file; keys may repeat.
     Map(Vec<(Arc<Node>, Arc<Node>)>),

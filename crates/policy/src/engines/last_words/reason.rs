@@ -40,7 +40,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// What happened.
+    /// The cause of death in words, for people.
     pub fn cause(self) -> &'static str {
         match self {
             Self::RayMemoryMonitor => {

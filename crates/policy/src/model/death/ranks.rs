@@ -32,7 +32,7 @@ pub enum FirstDeath {
 /// The end of a rank on another node, as that node reports it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankDeath {
-    /// The node.
+    /// Name of the node on which the rank ended.
     pub node: Arc<str>,
     /// Name of the engine there.
     pub engine: Arc<str>,

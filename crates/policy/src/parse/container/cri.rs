@@ -37,7 +37,7 @@ pub struct CriStatus<'a> {
     pub image: (&'a str, &'a str),
     /// The file of its log.
     pub log_path: &'a str,
-    /// Its labels.
+    /// Labels of the container in the runtime.
     pub labels: &'a HashMap<String, String>,
     /// Of a verbose response, JSON under `info`.
     pub info: &'a HashMap<String, String>,

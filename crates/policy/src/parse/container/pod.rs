@@ -29,9 +29,9 @@ const LONGEST_VALUE_BYTES: usize = 63;
 pub struct Sandbox<'a> {
     /// Name of the pod.
     pub name: &'a str,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: &'a str,
-    /// Its UID.
+    /// UID of the pod, which no other pod ever has.
     pub uid: &'a str,
     /// Its labels, with those of the kubelet.
     pub labels: &'a HashMap<String, String>,

@@ -11,10 +11,10 @@ use crate::model::is_unprintable;
 /// The longest text that is kept of what a process chose itself.
 pub const MAX_TEXT: usize = 4096;
 
-/// PF_KTHREAD.
+/// `PF_KTHREAD` in the flags of `stat`: a thread of the kernel.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// PF_EXITING.
+/// `PF_EXITING` in the flags of `stat`: the process is ending.
 const EXITING: u64 = 0x4;
 
 /// `/proc/PID/stat`.

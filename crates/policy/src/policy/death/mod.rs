@@ -63,7 +63,7 @@ pub struct Relative {
 pub struct OwnStop {
     /// Whether it was stopped so that another engine can start.
     pub is_for_start: bool,
-    /// The decision.
+    /// The id of the decision, if it is known.
     pub decision: Option<DecisionId>,
     /// The rule that made it.
     pub rule: Option<RuleId>,
@@ -76,9 +76,9 @@ pub struct OwnStop {
 /// Somebody asked it to end: a signal that was passed on, `docker stop`, `systemctl stop`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskedToEnd {
-    /// How.
+    /// Number of the signal that it got.
     pub signal: i32,
-    /// Who.
+    /// The sender of the signal, in words.
     pub sender: String,
     /// When, on the uptime clock.
     pub at: Duration,
@@ -90,7 +90,7 @@ pub type RanksOf<'a> = &'a dyn Fn(&DeathReport) -> Option<RankDeaths>;
 /// All that was seen of a death.
 #[derive(Clone, Default)]
 pub struct Circumstances<'a> {
-    /// Who.
+    /// The engine or command that ended.
     pub who: Deceased,
     /// What its head ended with.
     pub exit: ExitStatus,

@@ -191,7 +191,7 @@ const PAST_FOR: Duration = Duration::from_secs(60);
 /// The ranks on this node.
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
-    /// By engine.
+    /// The rank of each engine that has one, by the engine's name.
     own: BTreeMap<Arc<str>, OwnRank>,
     /// Those that are gone, and since when.
     past: VecDeque<(Duration, OwnRank)>,

@@ -17,7 +17,7 @@ const SWING: u64 = 64 << 20;
 /// Whether engines are there, as far as that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::policy) enum Presence {
-    /// Unknown.
+    /// It is not known whether engines run.
     Unknown,
     /// Some are.
     Some,

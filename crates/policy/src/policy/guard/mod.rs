@@ -71,7 +71,7 @@ pub struct GuardRails {
     /// What no action may touch.
     #[serde(default)]
     pub protect: Protected,
-    /// By name.
+    /// All windows of the configuration, which rails name.
     #[serde(default)]
     pub maintenance_windows: Vec<MaintenanceWindow>,
     /// Windows in which nothing is done.

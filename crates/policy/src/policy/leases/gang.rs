@@ -49,7 +49,7 @@ pub struct MemberCall {
     pub call: LeaseCall,
     /// It is higher than that of every earlier call of this start.
     pub turn: u64,
-    /// Since when.
+    /// Start of this call, on the uptime clock.
     since: Duration,
 }
 

@@ -80,7 +80,7 @@ const MOST_NAMED: usize = 4;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseBook {
     leases: Vec<Lease>,
-    /// By pool.
+    /// What the leases have taken of each pool, by the pool's name.
     #[serde(default, rename = "taken")]
     pools: BTreeMap<Arc<str>, Taken>,
     /// The last changes, oldest first.
@@ -125,7 +125,7 @@ pub struct LeaseContext<'c> {
     pub now: Duration,
     /// The same in milliseconds of UTC.
     pub utc_ms: i64,
-    /// The memory.
+    /// Pools of the node, as sampled last.
     pub memory: &'c MemoryPools,
     /// When that was sampled, on the uptime clock.
     pub sampled: Duration,

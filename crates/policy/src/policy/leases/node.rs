@@ -54,7 +54,7 @@ impl Leases {
         self.publish(readings.error.is_some(), counters, store);
     }
 
-    /// All leases.
+    /// The leases of the last report, in the order of grants.
     pub(in crate::policy) fn leases(&self) -> &Arc<[Lease]> {
         &self.leases
     }

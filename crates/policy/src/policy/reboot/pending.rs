@@ -454,7 +454,7 @@ impl Reboots {
         Some(held)
     }
 
-    /// Reboots.
+    /// Decides the last act of the reboot, by that means.
     fn perform(&mut self, how: RebootMeans, context: &mut RebootContext<'_>) {
         let Some(pending) = &self.pending else { return };
         let ScheduledReboot { rule, plan, .. } = pending.scheduled.clone();

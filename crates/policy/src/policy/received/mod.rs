@@ -39,7 +39,7 @@ const NO_PAST: &str = "which alerts earlier runs have received is not known yet"
 #[derive(Debug)]
 pub(super) struct Received {
     forget_after: Duration,
-    /// By fingerprint.
+    /// The tracked alerts, by their fingerprints.
     alerts: BTreeMap<Arc<str>, TrackedAlert>,
     /// The ended ones: time of the report, and fingerprint.
     over: BTreeSet<(Duration, Arc<str>)>,

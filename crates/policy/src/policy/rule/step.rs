@@ -31,7 +31,7 @@ pub enum RemedyStep {
     Reclaim {
         /// The control group.
         from: ReclaimFrom,
-        /// How much.
+        /// Memory to reclaim, in bytes.
         bytes: u64,
     },
     /// Evict what a loading engine has read of its model files, behind its readers.
@@ -74,7 +74,7 @@ pub enum RemedyStep {
     },
     /// Put a taint on this machine's Kubernetes node for a while.
     TaintNode {
-        /// The taint.
+        /// Key, value and effect of the taint.
         taint: Taint,
         /// It is removed after that time at the latest.
         for_at_most: Duration,
