@@ -20,7 +20,7 @@ pub struct Expr {
 pub struct ExprError {
     /// Byte range within the expression's text.
     pub span: Range<usize>,
-    /// The message.
+    /// What is wrong, without position and remedy.
     pub message: String,
     /// The remedy, e.g. `did you mean "uma_memory_free_bytes"?`.
     pub hint: Option<String>,
@@ -71,7 +71,7 @@ pub struct Sample {
     pub name: Option<Arc<str>>,
     /// The other labels.
     pub labels: Labels,
-    /// The value.
+    /// The number of the element; may be NaN.
     pub value: f64,
 }
 

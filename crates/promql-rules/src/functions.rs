@@ -96,7 +96,7 @@ pub(super) enum Function {
 /// The signature of a function.
 #[derive(Debug)]
 pub(super) struct Signature {
-    /// The function.
+    /// The function that the evaluator calls.
     pub function: Function,
     /// Its name; case matters.
     pub name: &'static str,
@@ -232,7 +232,7 @@ impl Function {
         FUNCTIONS.iter().find(|signature| signature.name == name)
     }
 
-    /// The signature.
+    /// The row of the function in the table.
     pub(super) fn signature(self) -> &'static Signature {
         &FUNCTIONS[self as usize]
     }

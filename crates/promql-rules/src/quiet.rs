@@ -67,7 +67,7 @@ impl Watch {
 enum Part {
     /// One number.
     Scalar(Number),
-    /// A vector.
+    /// A vector with its numbers.
     Vector(Numbers),
     /// A vector without some elements.
     Filtered(Proof),

@@ -32,7 +32,7 @@ pub(super) enum Kind {
     Selector(Selector),
     /// `metric[5m]`.
     Range {
-        /// The selector.
+        /// The series whose samples are read.
         selector: Selector,
         /// Length of the range.
         range_ms: i64,
@@ -41,7 +41,7 @@ pub(super) enum Kind {
     Unary {
         /// Whether the sign is a minus.
         negative: bool,
-        /// Its operand.
+        /// The expression after the sign.
         operand: Box<Node>,
     },
     /// `left op right`.
@@ -50,7 +50,7 @@ pub(super) enum Kind {
     Aggregate(Box<Aggregate>),
     /// `rate(metric[5m])`.
     Call {
-        /// The function.
+        /// The function that is called.
         function: Function,
         /// Its arguments, checked.
         arguments: Vec<Node>,
@@ -325,7 +325,7 @@ impl AggregateOp {
 pub(super) enum ValueType {
     /// A number.
     Scalar,
-    /// A text.
+    /// A string literal.
     Text,
     /// One value for each series.
     Vector,

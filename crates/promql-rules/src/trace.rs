@@ -20,7 +20,7 @@ pub struct Traced {
     pub relation: Relation,
     /// Whether its numbers are bytes.
     pub is_bytes: bool,
-    /// Its value.
+    /// The value at the time of the evaluation.
     pub value: TracedValue,
     /// Whether it has a result; `None`: unknown. It may be known even if the value is not.
     pub yields: Option<bool>,

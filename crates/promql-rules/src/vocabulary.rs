@@ -4,7 +4,7 @@ use super::functions::{FUNCTIONS, REFUSED, Signature, UNBUILT};
 use super::parser::REFUSED_AGGREGATIONS;
 use super::syntax::{AggregateOp, BinaryOp, ValueType};
 
-/// The vocabulary.
+/// What expressions of rules may contain, and what they may not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vocabulary {
     /// Binary operators in groups of equal precedence, the weakest first.

@@ -20,7 +20,7 @@ const NEWLINE: &str = "\\x0a";
 /// What follows the words of a phrase.
 #[derive(Clone, Copy)]
 enum Then {
-    /// Anything.
+    /// Anything, also nothing.
     Any,
     /// A number. Rules and commands that mention the words have none.
     Digit,

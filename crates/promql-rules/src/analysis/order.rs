@@ -20,7 +20,7 @@ pub(super) enum Relation {
 pub(super) struct Atom {
     /// The left value.
     pub(super) left: Term,
-    /// The relation.
+    /// The comparison of the left value with the right one.
     pub(super) relation: Relation,
     /// The right value.
     pub(super) right: Term,

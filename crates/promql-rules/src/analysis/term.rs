@@ -11,7 +11,7 @@ pub(super) type Scope = Option<u32>;
 /// One value at one instant. Equal terms have the same value to the last bit.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Term {
-    /// A number.
+    /// A known number.
     Number(f64),
     /// The value of an opaque expression.
     Leaf(Leaf),

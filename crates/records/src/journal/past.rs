@@ -31,9 +31,9 @@ pub struct PastRestarts {
 pub struct StoredAct {
     /// The id of the decision.
     pub id: DecisionId,
-    /// The rule.
+    /// The rule that decided the act.
     pub rule: RuleId,
-    /// The mode.
+    /// The mode in which it was decided.
     pub mode: Mode,
     /// Position in the remedy's steps, from 0.
     pub step: usize,

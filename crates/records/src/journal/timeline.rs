@@ -32,7 +32,7 @@ pub struct TimelineQuery {
 pub enum TimelineItem {
     /// A kernel event.
     Event(StoredEvent),
-    /// A decision.
+    /// A decision to act or to hold.
     Decision(DecisionRecord),
     /// The outcome of an action, with its effect if measured.
     Outcome {
@@ -45,7 +45,7 @@ pub enum TimelineItem {
     },
     /// An alert changed its state.
     Alert(AlertChange),
-    /// A note.
+    /// A note of the daemon, such as a reload.
     Note(Note),
     /// An order of a person.
     Operator(OperatorCommand),

@@ -118,7 +118,7 @@ fn usual_forget_after() -> Duration {
 pub struct RuleText {
     /// Path of the file.
     pub name: String,
-    /// Its text.
+    /// Content of the file.
     pub text: String,
 }
 

@@ -384,7 +384,7 @@ impl DiskFile {
         self.file.metadata().is_ok_and(|meta| meta.nlink() > 0)
     }
 
-    /// Its path.
+    /// Path of the file in the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -84,7 +84,7 @@ impl EndOfBoot {
 pub struct Previous {
     /// Id of that boot.
     pub boot_id: BootId,
-    /// Its end.
+    /// How that boot ended.
     pub end: EndOfBoot,
     /// Time from its last record to the beginning of the next boot, in milliseconds. Negative if
     /// the wall clock was set back.
