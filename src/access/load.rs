@@ -45,7 +45,7 @@ pub struct Checked {
     pub users: usize,
     /// The number of entries in the tokens file. `None` without one.
     pub entries: usize,
-    /// Warnings.
+    /// Findings that do not make the files invalid.
     pub remarks: Vec<String>,
 }
 

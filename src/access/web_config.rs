@@ -156,7 +156,7 @@ pub(super) struct WebConfig {
     pub(super) headers: Vec<(&'static str, HeaderValue)>,
     pub(super) users: Vec<User>,
     pub(super) rate_limit: Option<RateLimit>,
-    /// Warnings.
+    /// Findings that do not make the file invalid.
     pub(super) remarks: Vec<String>,
 }
 

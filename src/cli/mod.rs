@@ -155,7 +155,7 @@ pub enum Command {
 /// The result of a command, as exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// 0.
+    /// 0: done, without findings.
     Fine,
     /// 1: findings.
     Findings,

@@ -90,7 +90,7 @@ pub fn execute(arguments: &ReplayArguments) -> anyhow::Result<Exit> {
 
 /// An item of a source.
 pub(super) enum Found {
-    /// An entry.
+    /// An entry of a recording.
     Entry(Box<Entry>),
     /// The source is a log without recorded decisions.
     Log,

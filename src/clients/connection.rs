@@ -34,7 +34,7 @@ pub struct Server {
 /// A request without a body.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'q> {
-    /// The method.
+    /// The method of HTTP.
     pub method: &'q Method,
     /// Path and query.
     pub path: &'q str,

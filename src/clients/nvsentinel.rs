@@ -48,7 +48,7 @@ pub struct HealthEvents {
     /// The version of the protocol.
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// The events.
+    /// One entry for each event.
     #[prost(message, repeated, tag = "2")]
     pub events: Vec<HealthEvent>,
 }
@@ -74,7 +74,7 @@ pub struct HealthEvent {
     /// Whether the trouble is over.
     #[prost(bool, tag = "6")]
     pub is_healthy: bool,
-    /// For people.
+    /// A sentence for people.
     #[prost(string, tag = "7")]
     pub message: String,
     /// See [`ACTION_NONE`].
@@ -112,7 +112,7 @@ pub struct Entity {
     /// `GPU`, `PCI`.
     #[prost(string, tag = "1")]
     pub entity_type: String,
-    /// Which one.
+    /// The part itself, such as its PCI address.
     #[prost(string, tag = "2")]
     pub entity_value: String,
 }
@@ -131,7 +131,7 @@ pub struct BehaviourOverrides {
 /// `google.protobuf.Timestamp`.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct ProtoTime {
-    /// Since 1970.
+    /// Seconds since 1970, in UTC.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
     /// Of the second.

@@ -122,7 +122,7 @@ impl Evicting {
         ]
     }
 
-    /// Their values.
+    /// Values of the series of [`Self::series`], in their order.
     #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
     pub(super) fn values(&self) -> [Reading<f64>; 5] {
         let tally = self.evictor.tally();
@@ -143,7 +143,7 @@ impl Evicting {
         series.iter().map(name).eq(known)
     }
 
-    /// Their values.
+    /// Values of the series of [`Self::series_of`], in their order.
     pub(super) fn values_of(&self, engines: &[EngineStatus]) -> impl Iterator<Item = Reading<f64>> {
         let follows = |known: &EngineStatus| {
             f64::from(self.evictor.tracks(&known.engine.name, known.engine.server))

@@ -26,7 +26,7 @@ const OF_DAEMON: [Source; 5] =
 /// A rule at this moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuleNow {
-    /// Which rule.
+    /// The rule that was evaluated.
     pub rule: RuleId,
     /// What it follows from; the error names what it reads and a few seconds on this node do not
     /// show.

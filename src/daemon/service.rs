@@ -81,7 +81,7 @@ pub(super) enum Command {
     },
     /// Explain a rule by the present values.
     Explain {
-        /// The rule.
+        /// The rule to explain.
         rule: RuleId,
         /// Takes the explanation as JSON; `None` if the rule was not evaluated.
         reply: oneshot::Sender<Option<serde_json::Value>>,

@@ -7,7 +7,7 @@ use crate::engines::facts;
 /// A process that has read weights.
 #[derive(Clone, Debug)]
 pub enum RunningLoader {
-    /// A server.
+    /// The server of an engine.
     Server {
         /// Its process.
         pid: u32,

@@ -82,7 +82,7 @@ pub struct Finding {
     pub subject: Option<String>,
     /// The state, and its consequence.
     pub text: String,
-    /// The remedy.
+    /// What a person can do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
     /// The entry of the advice that it is from.
@@ -125,7 +125,7 @@ pub struct EngineFacts {
 pub struct Lack {
     /// What cannot be done.
     pub what: String,
-    /// The remedy.
+    /// What a person can do about it.
     pub remedy: String,
     /// Whether it is needed now, or only in mode enforce.
     pub is_wanted_now: bool,

@@ -31,7 +31,7 @@ pub type LeaseSender = SyncSender<LeaseOrder>;
 pub enum LeaseOrder {
     /// A request or its repetition.
     Call {
-        /// The request.
+        /// The start's request for memory.
         request: LeaseRequest,
         /// What it wants.
         call: LeaseCall,
@@ -40,9 +40,9 @@ pub enum LeaseOrder {
     },
     /// Ends a lease or a request.
     End {
-        /// Its id.
+        /// The id of the lease or of the request.
         id: String,
-        /// Who calls.
+        /// The caller, in words.
         by: Arc<str>,
         /// Takes whether it was there, or why the ledger cannot be used.
         answer: oneshot::Sender<Result<bool, String>>,

@@ -153,7 +153,7 @@ pub type ExplainSender = mpsc::Sender<ExplainRequest>;
 /// A request to explain a rule by the present values.
 #[derive(Debug)]
 pub struct ExplainRequest {
-    /// The rule.
+    /// The rule to explain.
     pub rule: RuleId,
     /// Takes the explanation; `None` if the rule was not evaluated.
     pub answer: oneshot::Sender<Option<serde_json::Value>>,
@@ -257,7 +257,7 @@ pub struct PageRequest {
     pub start: Start,
     /// Not before.
     pub since: Option<Timestamp>,
-    /// Before.
+    /// Only entries before this time.
     pub until: Option<Timestamp>,
     /// Only events of these kinds, of [`crate::model::EventKind::KINDS`]; empty: all.
     pub kinds: Vec<String>,

@@ -64,7 +64,7 @@ pub enum OrderKind {
     },
     /// Ends a silence.
     EndSilence {
-        /// Its id.
+        /// The id of the silence.
         id: u64,
     },
     /// Approves a decision that waits for approval.

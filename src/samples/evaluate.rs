@@ -12,7 +12,7 @@ use super::MAX_POINTS;
 /// When an expression is evaluated; in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// Once.
+    /// At one instant.
     At(i64),
     /// At each step.
     Range {

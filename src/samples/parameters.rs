@@ -15,7 +15,7 @@ const MOST_SELECTIONS: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub struct Parameters(Vec<(String, String)>);
 
-/// A query.
+/// A validated query of samples.
 #[derive(Clone, Debug)]
 pub struct Query {
     /// The expression.

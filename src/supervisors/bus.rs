@@ -35,7 +35,7 @@ impl Bus {
         Self::System(socket_of(&address).unwrap_or(SYSTEM_SOCKET).into())
     }
 
-    /// Its socket.
+    /// Path of the socket of the bus.
     pub fn socket(&self) -> &Path {
         match self {
             Self::System(socket) | Self::Peer(socket) => socket,

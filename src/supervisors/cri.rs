@@ -215,13 +215,13 @@ impl PodSandboxStatus {
 /// The names of a pod.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodSandboxMetadata {
-    /// Its name.
+    /// Name of the pod.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its UID.
+    /// UID of the pod, which no other pod ever has.
     #[prost(string, tag = "2")]
     pub uid: String,
-    /// Its namespace.
+    /// Namespace of the pod.
     #[prost(string, tag = "3")]
     pub namespace: String,
 }

@@ -204,7 +204,7 @@ impl Docker {
         Self { socket: socket.to_owned(), user: Some(user) }
     }
 
-    /// Its socket.
+    /// Path of the socket of the API.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

@@ -171,7 +171,7 @@ impl Systemd {
 pub struct Job {
     /// Its object path.
     pub path: String,
-    /// Its unit.
+    /// Name of the unit that the job is for.
     pub unit: String,
     /// The state before and after it.
     pub position: Sequence,

@@ -14,13 +14,13 @@ pub const MOST_RANGES: usize = 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CachedPages {
-    /// Cached.
+    /// Pages in the page cache (`nr_cache` of cachestat).
     pub cached: u64,
-    /// Dirty.
+    /// Pages not yet written back (`nr_dirty`).
     pub dirty: u64,
     /// In writeback.
     pub writeback: u64,
-    /// Evicted.
+    /// Pages that were in the cache before (`nr_evicted`).
     pub evicted: u64,
     /// Evicted so recently that more memory would have kept them.
     pub recently_evicted: u64,

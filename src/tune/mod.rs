@@ -56,7 +56,7 @@ pub struct Advice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Certainty {
-    /// Measured.
+    /// A measured value.
     Measured,
     /// Computed from a measured value.
     Derived,
@@ -88,7 +88,7 @@ struct File {
 pub struct Node {
     /// The firmware's name of the machine; may be empty.
     pub model: String,
-    /// MemTotal.
+    /// `MemTotal`, in bytes.
     pub memory_bytes: u64,
 }
 
@@ -125,7 +125,7 @@ impl Profile {
 /// The state of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Present {
-    /// Its value.
+    /// The value that is in force.
     Value(u32),
     /// It is set by its twin in bytes.
     InBytes,

@@ -49,7 +49,7 @@ pub struct CacheEmptier {
     pub procfs: PathBuf,
     /// Reads the uptime.
     pub uptime: fn() -> Duration,
-    /// Sleeps.
+    /// Waits for that time; a test may replace it.
     pub sleep: fn(Duration),
     /// Counts the returned bytes.
     pub tally: Arc<EmptyingTally>,

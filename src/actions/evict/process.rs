@@ -59,7 +59,7 @@ pub(super) enum TrackError {
         step: &'static str,
         /// Its number.
         process: ProcessId,
-        /// Its error.
+        /// The error of the system call.
         error: io::Error,
     },
 }

@@ -38,7 +38,7 @@ pub(super) enum Reading {
     UpTo(u64),
     /// What came into memory since tracking began.
     Since,
-    /// Everything.
+    /// The whole file.
     All,
     /// Nothing: it is ahead of the readers.
     Nothing,

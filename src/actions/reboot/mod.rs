@@ -88,7 +88,7 @@ pub struct RebootExecutor {
     pub utmp: PathBuf,
     /// The file of the machine id.
     pub machine_id: PathBuf,
-    /// Sleeps.
+    /// Waits for that time; a test may replace it.
     pub sleep: fn(Duration),
     /// The node in Kubernetes.
     drainer: Drainer,

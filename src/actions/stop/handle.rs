@@ -19,7 +19,6 @@ pub(in crate::actions) enum HandleError {
     /// The process must never be signalled.
     #[error("process {pid} is {what}: it is never stopped")]
     Untouchable {
-        /// The pid.
         pid: u32,
         /// The kind of process, for the text.
         what: &'static str,
@@ -35,7 +34,6 @@ pub(in crate::actions) enum HandleError {
     Failed {
         /// The step, for the text.
         doing: &'static str,
-        /// The pid.
         pid: u32,
         /// The error of the system.
         error: io::Error,

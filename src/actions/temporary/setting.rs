@@ -15,7 +15,7 @@ use crate::model::{ENGINE_PAUSE, EngineTarget, READ_AHEAD, Sysctl};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Setting {
-    /// A sysctl.
+    /// A sysctl below `/proc/sys`.
     Sysctl(Sysctl),
     /// The readahead of a disk.
     ReadAhead {

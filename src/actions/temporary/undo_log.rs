@@ -64,7 +64,7 @@ pub(super) enum UndoLogError {
 pub(super) struct Change {
     /// Its number within the file.
     pub(super) number: u64,
-    /// The setting.
+    /// The setting that changes, with its device or engine.
     pub(super) setting: Setting,
     /// Its value before.
     pub(super) old: String,
@@ -72,9 +72,9 @@ pub(super) struct Change {
     pub(super) new: String,
     /// The id of the boot.
     pub(super) boot_id: String,
-    /// The decision.
+    /// The id of the decision that changes it.
     pub(super) decision: DecisionId,
-    /// The rule.
+    /// The rule that made the decision.
     pub(super) rule: RuleId,
     /// The time of the change.
     pub(super) at: Timestamp,

@@ -70,7 +70,7 @@ pub(crate) struct Expected {
     pub(crate) need_bytes: u64,
     /// Until it is ready.
     pub(crate) took_bytes: u64,
-    /// Afterwards.
+    /// Growth after it is ready.
     pub(crate) growth_bytes: u64,
     /// Where that is from.
     pub(crate) note: String,

@@ -172,7 +172,7 @@ impl<W: Write> Show<W> {
         Ok(())
     }
 
-    /// The summary.
+    /// Writes the counts of the replay and the result of the comparison.
     pub(super) fn summary(&mut self, comparison: &Comparison, is_cut: bool) -> anyhow::Result<()> {
         let result = comparison.result();
         let (from, to) = (self.first.map(|at| at.utc), self.last.map(|at| at.utc));

@@ -8,7 +8,7 @@ use crate::cli::style::fitted;
 use crate::model::{bytes_text, printable};
 use crate::tune::{Present, Profile, Row};
 
-/// All profiles.
+/// Prints each profile in a line, with its title.
 pub(super) fn profiles(profiles: &[Profile]) {
     for profile in profiles {
         outln!("{:<16} {}", profile.name, profile.title);

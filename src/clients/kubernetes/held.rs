@@ -28,7 +28,7 @@ pub enum Holder {
 /// One thing that is changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// For whom.
+    /// What the change is made for.
     pub by: Holder,
     /// The taint; `None`: the node is unschedulable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,9 +62,9 @@ impl Change {
 /// A merge patch and its effect in words. No patch: nothing is to be changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The patch.
+    /// The body of the PATCH request.
     pub patch: Option<Value>,
-    /// Its effect.
+    /// What the patch does, in words.
     pub effect: String,
 }
 

@@ -64,7 +64,7 @@ pub enum ApiError {
     Unreachable {
         /// Its address.
         server: String,
-        /// What happened.
+        /// What is wrong with the response, as the end of a sentence.
         what: String,
     },
     /// The server refuses.
@@ -110,11 +110,11 @@ impl ApiError {
 /// A pod on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePod {
-    /// Its namespace.
+    /// `metadata.namespace`.
     pub namespace: String,
-    /// Its name.
+    /// `metadata.name`.
     pub name: String,
-    /// Its UID.
+    /// `metadata.uid`, which no other pod ever has.
     pub uid: String,
     /// Why an eviction does not end it for good: the kubelet or a controller runs it here again,
     /// also on a cordoned node.

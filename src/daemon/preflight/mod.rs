@@ -36,7 +36,7 @@ const OF_STOPPING: [(CapabilitySet, &str); 1] = [(CapabilitySet::KILL, "CAP_KILL
 pub struct Missing {
     /// What cannot be done.
     pub what: String,
-    /// The remedy.
+    /// What a person can do about it.
     pub remedy: &'static str,
     /// Whether it is needed now, or only in mode enforce.
     pub wanted_now: bool,

@@ -116,7 +116,7 @@ pub(super) fn approvals(html: &mut String, approvals: &[ApprovalPicture]) -> fmt
     Ok(())
 }
 
-/// What runs.
+/// Writes the table of engines: phase, memory, load.
 pub(super) fn engines(html: &mut String, engines: &[EnginePicture]) -> fmt::Result {
     let columns = [
         ("Engine", false),
@@ -190,7 +190,7 @@ pub(super) fn happened(html: &mut String, happened: &[Happened]) -> fmt::Result 
     Ok(())
 }
 
-/// Who waits.
+/// Writes the table of starts and restarts that wait for memory.
 pub(super) fn waiting(html: &mut String, waiting: &[Waiting]) -> fmt::Result {
     let columns = [("Who", false), ("Needs", false), ("Since", true), ("Why", false)];
     begin(html, "waiting", "Who waits for memory", &columns)?;
@@ -220,7 +220,7 @@ pub(super) fn waiting(html: &mut String, waiting: &[Waiting]) -> fmt::Result {
     Ok(())
 }
 
-/// Silences.
+/// Writes the table of silences.
 pub(super) fn silences(html: &mut String, silences: &[SilencePicture]) -> fmt::Result {
     let columns = [("Rules", false), ("Until", false), ("By", true), ("Why", true)];
     begin(html, "silences", "Silences", &columns)?;

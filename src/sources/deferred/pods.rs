@@ -61,7 +61,7 @@ const OBSTACLE: &str = "the kubelet starts it again itself, whether or not there
 pub struct TrackedPod {
     /// Its name within the pod.
     pub container: Arc<str>,
-    /// Its pod.
+    /// The pod that the container belongs to, where it is known.
     pub pod: Option<Arc<Pod>>,
     /// The file of its log.
     pub log: Option<Arc<str>>,

@@ -15,13 +15,13 @@ const MAX_CLAIMED_OF_USER: usize = 64;
 /// The containers of a runtime whose first process is needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// By id.
+    /// Ids of the containers.
     pub(super) ids: BTreeSet<Arc<str>>,
     /// Any, since the control group of a process names no container.
     pub(super) is_any: bool,
 }
 
-/// All claims.
+/// The claims of all runtimes of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllClaims {
     /// Ids that may be of the system's runtimes.
