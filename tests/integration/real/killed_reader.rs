@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::enabled;
 use super::settings::{Before, readahead_of};
 use crate::daemon::{Daemon, meminfo_bytes};
+use crate::dice::is_night;
 use crate::evict::{Bench, Reader, cached};
 
-/// Kills at random moments of loads.
-const KILLS: u64 = 6;
+/// Kills at random moments of loads, by day and in the night.
+const KILLS: [u64; 2] = [2, 6];
 
 /// The size of a shard in MiB.
 const SHARD: u64 = 512;
@@ -76,7 +77,8 @@ fn real_kill_nine_in_the_middle_of_reading_ahead_leaves_nothing_behind() {
     let before = Before::of(sysctls.into_iter().chain(readahead_of(&folder)));
     let locked = ["Mlocked", "Unevictable"].map(meminfo_bytes);
     let mut ahead_mib = 0;
-    for round in 0..KILLS {
+    let kills = KILLS[usize::from(is_night())];
+    for round in 0..kills {
         forget(&shards);
         let command = std::process::Command::new(std::env::current_exe().unwrap());
         let mut engine = Reader::run(command, &[NAME]);
@@ -109,7 +111,7 @@ fn real_kill_nine_in_the_middle_of_reading_ahead_leaves_nothing_behind() {
             assert!(*now <= before + 16e6, "round {round}: {now} of {before} bytes before");
         }
     }
-    println!("{KILLS} kills, {ahead_mib} MiB were read ahead at the time");
+    println!("{kills} kills, {ahead_mib} MiB were read ahead at the time");
     assert!(ahead_mib > 0, "no kill came while something was read ahead: the test shows nothing");
     let daemon = start(&folder);
     assert!(!daemon.metrics().keys().any(|series| series.starts_with("uma_engine_evicting")));

@@ -45,11 +45,22 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::dice::is_night;
+
 /// Whether these tests run; prints a note if not.
 fn enabled() -> bool {
     let enabled = std::env::var_os("UMAWARDEN_REAL").is_some();
     if !enabled {
         eprintln!("skipped: touches the real kernel; the test command tests/run runs it");
+    }
+    enabled
+}
+
+/// Whether those of them run that take long and only wait.
+fn enabled_at_night() -> bool {
+    let enabled = enabled() && is_night();
+    if !enabled {
+        eprintln!("skipped: takes long; tests/soak runs it");
     }
     enabled
 }
