@@ -257,17 +257,32 @@ fn mappings(value: &Value, pointer: &str, found: &mut Vec<String>) {
     }
 }
 
+/// The commented configuration with its comments in force: every key, with its default.
+fn every_key() -> Value {
+    let text = fs::read_to_string(root().join("packaging/umawarden.yaml")).unwrap();
+    let settings = text.lines().filter(|line| !line.starts_with("##"));
+    let settings = settings.map(|line| line.strip_prefix('#').unwrap_or(line));
+    serde_saphyr::from_str(&settings.collect::<Vec<_>>().join("\n")).unwrap()
+}
+
+#[test]
+fn the_book_says_of_every_section_when_a_change_applies() {
+    let page = fs::read_to_string(root().join("docs/src/reference/configuration.md")).unwrap();
+    let table = page.split("| key | a change applies |").nth(1).unwrap();
+    let table = table.split("\n\n").next().unwrap();
+    for section in every_key().as_object().unwrap().keys() {
+        let names = [format!("`{section}`"), format!("`{section}.")];
+        assert!(names.iter().any(|name| table.contains(name)), "{section}");
+    }
+}
+
 /// Each mapping gets an unknown key, and the error lists the known ones.
 #[test]
 fn the_commented_configuration_has_only_defaults_and_every_key() {
     let file = root().join("packaging/umawarden.yaml");
     let (is_fine, printed) = check_config(&file);
     assert!(is_fine, "{printed}");
-    let text = fs::read_to_string(&file).unwrap();
-    let settings = text.lines().filter(|line| !line.starts_with("##"));
-    let settings = settings.map(|line| line.strip_prefix('#').unwrap_or(line));
-    let settings = settings.collect::<Vec<_>>().join("\n");
-    let all: Value = serde_saphyr::from_str(&settings).unwrap();
+    let all = every_key();
     let mut pointers = Vec::new();
     mappings(&all, "", &mut pointers);
     let folder = tempfile::tempdir().unwrap();
