@@ -306,7 +306,7 @@ fn health(text: &str) -> Result<Arc<str>, String> {
     if authority.is_empty() || authority.contains('@') || !text.chars().all(is_plain) {
         return Err(format!("\"{text}\" is no address as in http://127.0.0.1:8000/health"));
     }
-    text.parse::<hyper::Uri>().map_err(|error| format!("\"{text}\" is no address: {error}"))?;
+    text.parse::<http::Uri>().map_err(|error| format!("\"{text}\" is no address: {error}"))?;
     Ok(text.into())
 }
 

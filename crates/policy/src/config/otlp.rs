@@ -67,7 +67,7 @@ impl OtlpSettings {
 pub fn endpoint(text: &str) -> Result<String, String> {
     let no_address = || format!("\"{text}\" is no address; write it as in http://localhost:4318");
     let is_plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);
-    let uri: hyper::Uri = text.parse().map_err(|_| no_address())?;
+    let uri: http::Uri = text.parse().map_err(|_| no_address())?;
     let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
     if !is_web || uri.host().is_none_or(str::is_empty) || !text.chars().all(is_plain) {
         return Err(no_address());

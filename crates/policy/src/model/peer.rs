@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use hyper::http::uri::Authority;
+use http::uri::Authority;
 
 /// Default port of umawarden.
 const USUAL_PORT: u16 = 9942;
