@@ -6,8 +6,8 @@
 //! 3. add its line to [`ENGINES`], in the order of the kinds;
 //! 4. record a real one for `tests/fixtures/engines`.
 //!
-//! Other modules call [`facts`], and none matches on a kind. This module does no I/O: sources and
-//! clients send the requests.
+//! Other modules call [`facts`]. Only `fit`, which knows how vLLM and SGLang divide memory, matches
+//! on a kind. This module does no I/O: sources and clients send the requests.
 
 mod about;
 mod arguments;

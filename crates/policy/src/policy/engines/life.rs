@@ -13,7 +13,7 @@ use super::release::{Levels, Own};
 use crate::engines::facts;
 use crate::model::{
     EngineHealth, EngineLoad, EnginePhase, EngineProcess, EngineSeen, HealthResponse, Moment,
-    ProcessId, Reading, WhyUnknown,
+    ProcessId, Reading, WhyUnknown, bytes_text,
 };
 use crate::policy::status::EngineStatus;
 use stuck::Stall;
@@ -471,10 +471,10 @@ impl Life {
         }
         let (own, outside) = self.now.grown_since(&self.begun);
         if own >= OF_LIBRARIES {
-            return Some(format!("it has taken {} MiB", own >> 20));
+            return Some(format!("it has taken {}", bytes_text(own)));
         }
         (outside >= OUTSIDE)
-            .then(|| format!("memory that no counter names has grown by {} MiB", outside >> 20))
+            .then(|| format!("memory that no counter names has grown by {}", bytes_text(outside)))
     }
 
     /// Its processes that map or have open model files.
