@@ -115,7 +115,7 @@ fn real_black_box_survives_a_power_cut_and_a_hung_disk_stops_it_alone() {
     assert!(status.contains("the disk has not taken a record for"), "{status}");
     assert_eq!(daemon.get("/-/healthy").0, 200);
     let late = daemon.metric("uma_samples_missed_total") - missed;
-    assert!(late <= 2.0, "{late} samples were late while the disk hung");
+    assert!(late <= 5.0, "{late} samples were late while the disk hung");
     disk.thaw();
     daemon.wait_until("recording again", |daemon| daemon.metric(UP) == 1.0);
     assert!(daemon.metric("uma_black_box_missed_records_total") >= stalls + 3.0);
