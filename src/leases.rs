@@ -262,10 +262,10 @@ mod tests {
                 scope.spawn(move || {
                     for number in 0..10 {
                         let id = format!("{thread}-{number}");
+                        // On a busy machine seven others may hold the lock for half a second.
+                        let is_locked = |why: &String| why.contains("what holds it has hung");
                         let mut tries = (0..100).map(|_| add(&ledger, &id));
-                        // On a busy machine seven others may take half a second.
-                        let of_lock = |why: &String| why.contains("what holds it has hung");
-                        let end = tries.find(|added| !added.as_ref().is_err_and(of_lock));
+                        let end = tries.find(|added| !added.as_ref().is_err_and(is_locked));
                         end.expect("the lock comes free").unwrap();
                     }
                 });

@@ -1,8 +1,13 @@
-//! Random choices of generated tests, and how many there are.
+//! Random choices of generated tests, and how many rounds a test has.
 
-/// Whether `tests/soak` runs, which takes its time.
-pub fn is_night() -> bool {
-    std::env::var_os("UMAWARDEN_NIGHT").is_some()
+/// Whether `tests/soak` runs, which has hours.
+pub fn is_nightly() -> bool {
+    std::env::var_os("UMAWARDEN_NIGHTLY").is_some()
+}
+
+/// The first of them; in `tests/soak` the second.
+pub fn rounds<T>(ordinary: T, nightly: T) -> T {
+    if is_nightly() { nightly } else { ordinary }
 }
 
 /// A pseudo-random generator with the same sequence on every platform (splitmix64).

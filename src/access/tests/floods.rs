@@ -61,22 +61,10 @@ fn a_flood_of_wrong_passwords_excludes_no_user_already_authenticated() {
                 None => waiting.push(guess),
             }
         }
-        // Others have had their turn meanwhile.
-        let mut pending = Vec::new();
-        for mut guess in waiting {
-            match futures_poll(&mut guess).await {
-                Some(end) => {
-                    assert_eq!(end, PasswordCheck::Wrong);
-                    answered += 1;
-                }
-                None => pending.push(guess),
-            }
-        }
-        let waiting = pending;
         let begun = 1 + WAITING_OF_ADDRESS;
         assert_eq!(busy + answered + waiting.len(), 64);
-        // A thread that has verified one gives its turn away before it reports.
-        assert!(busy > 0 && waiting.len() <= 2 * begun, "{} wait", waiting.len());
+        // One that has been verified meanwhile has given its turn to another, which nobody polls.
+        assert!(busy > 0 && waiting.len() <= begun + 1, "{} wait", waiting.len());
         assert!(answered > 0 || waiting.len() >= begun, "{} wait", waiting.len());
         assert_eq!(
             passwords.verify(&users, HERE, "alice", b"correct horse").await,

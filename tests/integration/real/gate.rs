@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::docker::Dockerd;
-use super::{enabled, enabled_at_night};
+use super::{enabled, enabled_nightly};
 use crate::daemon::{Daemon, binary, once_journalled};
 
 const GIB: u64 = 1 << 30;
@@ -168,7 +168,7 @@ fn gate_waits_for_memory_in_no_counter_and_opens_within_a_second_of_its_release(
 
 #[test]
 fn an_engines_release_is_measured_and_journalled_with_its_curve() {
-    if !enabled_at_night() {
+    if !enabled_nightly() {
         return;
     }
     let storage = tempfile::tempdir().unwrap();

@@ -7,11 +7,12 @@ use std::time::Duration;
 use super::enabled;
 use super::settings::{Before, readahead_of};
 use crate::daemon::{Daemon, meminfo_bytes};
-use crate::dice::is_night;
+use crate::dice::rounds;
 use crate::evict::{Bench, Reader, cached};
 
-/// Kills at random moments of loads, by day and in the night.
-const KILLS: [u64; 2] = [2, 6];
+/// Kills at random moments of loads.
+const KILLS: u64 = 2;
+const NIGHTLY_KILLS: u64 = 6;
 
 /// The size of a shard in MiB.
 const SHARD: u64 = 512;
@@ -77,7 +78,7 @@ fn real_kill_nine_in_the_middle_of_reading_ahead_leaves_nothing_behind() {
     let before = Before::of(sysctls.into_iter().chain(readahead_of(&folder)));
     let locked = ["Mlocked", "Unevictable"].map(meminfo_bytes);
     let mut ahead_mib = 0;
-    let kills = KILLS[usize::from(is_night())];
+    let kills = rounds(KILLS, NIGHTLY_KILLS);
     for round in 0..kills {
         forget(&shards);
         let command = std::process::Command::new(std::env::current_exe().unwrap());

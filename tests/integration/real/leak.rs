@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::enabled_at_night;
+use super::enabled_nightly;
 use super::gate::Holder;
 use super::verdict::verdict;
 use crate::daemon::{Daemon, history, of_kind};
@@ -179,7 +179,7 @@ fn watch_for(nodes: &mut BTreeMap<&str, Node>, time: Duration) {
 
 #[test]
 fn memory_without_owner_is_leaked_after_its_time_and_explained_memory_never() {
-    if !enabled_at_night() {
+    if !enabled_nightly() {
         return;
     }
     // The usual level here, and nearly all of the memory to come: attempts before the last of it do

@@ -45,7 +45,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::dice::is_night;
+use crate::dice::is_nightly;
 
 /// Whether these tests run; prints a note if not.
 fn enabled() -> bool {
@@ -56,13 +56,14 @@ fn enabled() -> bool {
     enabled
 }
 
-/// Whether those of them run that take long and only wait.
-fn enabled_at_night() -> bool {
-    let enabled = enabled() && is_night();
-    if !enabled {
-        eprintln!("skipped: takes long; tests/soak runs it");
+/// Whether those of them run that wait for minutes; prints a note if not.
+fn enabled_nightly() -> bool {
+    enabled() && {
+        if !is_nightly() {
+            eprintln!("skipped: waits for minutes; tests/soak runs it");
+        }
+        is_nightly()
     }
-    enabled
 }
 
 /// A program that a test has started; killed when dropped.

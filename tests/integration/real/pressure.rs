@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use super::{LimitedCgroup, Started, enabled_at_night};
+use super::{LimitedCgroup, Started, enabled_nightly};
 use crate::daemon::Daemon;
 
 const INTERVAL: &str = "uma_sampling_interval_seconds";
@@ -29,7 +29,7 @@ fn write_uncached(path: &str) {
 
 #[test]
 fn real_memory_is_sampled_more_often_while_tasks_wait_for_it() {
-    if !enabled_at_night() {
+    if !enabled_nightly() {
         return;
     }
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

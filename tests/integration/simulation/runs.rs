@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::dice::is_night;
+use crate::dice::rounds;
 
 use super::disturbance::KINDS;
 use super::rule_book;
 use super::world::{Ended, Plan, World};
 
-/// Runs of the ordinary test by day and in the night, and how long they are.
-const ORDINARY_RUNS: [u64; 2] = [8, 24];
+/// Runs of the ordinary test, also nightly, and how long they are.
+const ORDINARY_RUNS: u64 = 8;
+const NIGHTLY_RUNS: u64 = 24;
 const ORDINARY_SAMPLES: u32 = 1_500;
 
 /// How long the runs of a long test are.
@@ -147,7 +148,7 @@ fn simulated_machines_keep_every_invariant() {
         return;
     }
     let one = given_number("UMAWARDEN_SIMULATION_SEED");
-    let seeds = one.map_or(1..ORDINARY_RUNS[usize::from(is_night())] + 1, |seed| seed..seed + 1);
+    let seeds = one.map_or(1..rounds(ORDINARY_RUNS, NIGHTLY_RUNS) + 1, |seed| seed..seed + 1);
     let samples = if one.is_some() { LONG_SAMPLES } else { ORDINARY_SAMPLES };
     let mut acts = BTreeMap::new();
     for seed in seeds {
@@ -163,7 +164,7 @@ fn simulated_machines_keep_every_invariant() {
 
 #[test]
 fn the_same_seed_gives_the_same_journal() {
-    for seed in 1..=if is_night() { 4 } else { 1 } {
+    for seed in 1..=rounds(1, 4) {
         let plan = plan(seed, ORDINARY_SAMPLES);
         let (one, other) = (run(&plan).journal, run(&plan).journal);
         assert!(one.len() > 1_000, "nothing happens in the simulation");
@@ -174,7 +175,7 @@ fn the_same_seed_gives_the_same_journal() {
 #[test]
 fn duplicate_posts_do_not_change_the_journal() {
     let mut turns = 0;
-    for seed in 1..=if is_night() { 2 } else { 1 } {
+    for seed in 1..=rounds(1, 2) {
         // Beyond all limits the order of the last posts decides which ended alerts are kept.
         let once = Plan { without: names("Flood"), ..plan(seed, ORDINARY_SAMPLES) };
         let twice = Plan { is_doubled: true, ..once.clone() };

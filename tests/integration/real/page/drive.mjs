@@ -15,7 +15,7 @@ const axe = readFileSync(join(modules, "axe-core", "axe.min.js"), "utf8");
 
 /** Rules of WCAG 2.2 AA. */
 const TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
-const WAIT = 60000;
+const WAIT = 20000;
 
 const browser = await chromium.launch({
   executablePath: program,

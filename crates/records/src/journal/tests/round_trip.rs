@@ -39,7 +39,7 @@ fn words() -> impl Strategy<Value = Option<String>> {
     proptest::option::of(text())
 }
 
-fn driver_event() -> BoxedStrategy<KernelEvent> {
+fn driver_event() -> impl Strategy<Value = KernelEvent> {
     let pool = prop_oneof![Just(Pool::Any), Just(Pool::System), Just(Pool::Vram)];
     let recovery = proptest::option::of(prop_oneof![
         Just(Recovery::None),
@@ -74,10 +74,9 @@ fn driver_event() -> BoxedStrategy<KernelEvent> {
         }),
         (words(), text()).prop_map(|(pci, status)| KernelEvent::GpuInitFailed { pci, status }),
     ]
-    .boxed()
 }
 
-fn stuck() -> BoxedStrategy<KernelEvent> {
+fn stuck() -> impl Strategy<Value = KernelEvent> {
     let outcome = proptest::option::of(prop_oneof![
         Just(PageRecovery::Recovered),
         Just(PageRecovery::Delayed),
@@ -93,10 +92,9 @@ fn stuck() -> BoxedStrategy<KernelEvent> {
         text().prop_map(|flavour| KernelEvent::RcuStall { flavour }),
         Just(KernelEvent::OomPanic),
     ]
-    .boxed()
 }
 
-fn kill() -> BoxedStrategy<KernelEvent> {
+fn kill() -> impl Strategy<Value = KernelEvent> {
     let constraint = proptest::option::of(prop_oneof![
         Just(OomConstraint::None),
         Just(OomConstraint::Memcg),
@@ -132,10 +130,9 @@ fn kill() -> BoxedStrategy<KernelEvent> {
         }),
         Just(KernelEvent::OomNoVictim),
     ]
-    .boxed()
 }
 
-fn kernel_event() -> BoxedStrategy<KernelEvent> {
+fn kernel_event() -> impl Strategy<Value = KernelEvent> {
     prop_oneof![
         driver_event(),
         kill(),
@@ -156,7 +153,6 @@ fn kernel_event() -> BoxedStrategy<KernelEvent> {
             }
         ),
     ]
-    .boxed()
 }
 
 fn any_event() -> impl Strategy<Value = EventKind> {
