@@ -69,7 +69,7 @@ impl Deref for Act {
 /// The result of an act, and its measured effect in words, if it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Performed {
-    /// Whether the act was done, was skipped or failed.
+    /// How the act ended: done, not begun, failed or timed out.
     pub result: OutcomeResult,
     /// Its effect, for the journal.
     pub effect: Option<String>,

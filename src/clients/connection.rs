@@ -34,7 +34,7 @@ pub struct Server {
 /// A request without a body.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'q> {
-    /// The method of HTTP.
+    /// The HTTP method.
     pub method: &'q Method,
     /// Path and query.
     pub path: &'q str,

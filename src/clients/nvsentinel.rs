@@ -112,7 +112,7 @@ pub struct Entity {
     /// `GPU`, `PCI`.
     #[prost(string, tag = "1")]
     pub entity_type: String,
-    /// The part itself, such as its PCI address.
+    /// What identifies the part: of `PCI` its PCI address.
     #[prost(string, tag = "2")]
     pub entity_value: String,
 }

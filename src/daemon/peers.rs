@@ -37,7 +37,7 @@ const ENDING_TAKES: Duration = Duration::from_secs(1);
 /// Between two lookups of peers by name or file.
 const LOOKUP_EVERY: Duration = Duration::from_secs(5);
 
-/// The nodes that must be able to take the engine, with their queries.
+/// The other nodes that must be able to take the engine, each with the thread that queries it.
 pub(crate) struct Peers {
     each: Vec<OnePeer>,
     access: Access,

@@ -35,7 +35,7 @@ impl Bus {
         Self::System(socket_of(&address).unwrap_or(SYSTEM_SOCKET).into())
     }
 
-    /// Path of the socket of the bus.
+    /// Path of the socket, of the bus or of the peer.
     pub fn socket(&self) -> &Path {
         match self {
             Self::System(socket) | Self::Peer(socket) => socket,

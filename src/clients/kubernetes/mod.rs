@@ -64,7 +64,7 @@ pub enum ApiError {
     Unreachable {
         /// Its address.
         server: String,
-        /// What is wrong with the response, as the end of a sentence.
+        /// The failure, as the end of a sentence about the server.
         what: String,
     },
     /// The server refuses.

@@ -116,7 +116,7 @@ pub(super) fn approvals(html: &mut String, approvals: &[ApprovalPicture]) -> fmt
     Ok(())
 }
 
-/// Writes the table of engines: phase, memory, load.
+/// Writes the table of engines: phase, memory, queue, KV cache.
 pub(super) fn engines(html: &mut String, engines: &[EnginePicture]) -> fmt::Result {
     let columns = [
         ("Engine", false),

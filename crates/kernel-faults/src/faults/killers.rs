@@ -7,7 +7,7 @@ use super::text::{pid, whole_pid};
 /// The meaning of a line.
 #[derive(Debug, PartialEq)]
 pub(super) enum Killer {
-    /// The kill of a process, complete.
+    /// The kill of a process or of a cgroup, which this line alone reports.
     Kill(KernelEvent),
     /// The process or cgroup that is killed next, or a part of that fact.
     Victim(Victim),

@@ -307,7 +307,7 @@ impl fmt::Display for Killer {
 pub enum DeathProof {
     /// An event of the kernel log or of a daemon.
     Event {
-        /// The event, with its time and record.
+        /// The event, with its time and the number of its record.
         event: Box<Event>,
         /// Why the event is about this process.
         fits_by: String,

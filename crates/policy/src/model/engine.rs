@@ -215,7 +215,7 @@ impl fmt::Display for RankStatus {
 pub struct EngineSeen {
     /// Its name: of the configuration, or of its kind and port. Unique on the node.
     pub name: Arc<str>,
-    /// The kind of engine, by its processes or its declaration.
+    /// The kind of engine, by its processes; `Declared` where these do not show it.
     pub kind: EngineKind,
     /// The main process. Another main process means another run of the engine.
     pub server: ProcessId,

@@ -92,7 +92,7 @@ pub struct LeaseHolder {
 /// A request and its state. All times are on the uptime clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The request as the start made it.
+    /// The request, with what later calls of the requester have changed in it.
     #[serde(flatten)]
     pub request: LeaseRequest,
     /// When it was requested first.

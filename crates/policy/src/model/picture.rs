@@ -301,7 +301,7 @@ pub struct ApprovalPicture {
     pub rule: String,
     /// What is to be done.
     pub what: String,
-    /// The reason of the decision.
+    /// Text of the rule's first alert; without an alert, the alert's name.
     pub why: String,
     /// When the question lapses, or the approval that was given.
     pub lapses: Timestamp,

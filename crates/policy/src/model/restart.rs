@@ -299,7 +299,7 @@ pub struct DeferredRestart {
     /// The container or unit to restart.
     #[serde(flatten)]
     pub target: Workload,
-    /// Whether it runs or has ended, by its supervisor.
+    /// State of the target, by its supervisor.
     #[serde(flatten)]
     pub state: WorkloadState,
     /// Memory that it needs.

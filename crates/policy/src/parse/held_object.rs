@@ -13,7 +13,7 @@ pub enum HeldObject {
     DmaBuffer,
     /// A file without a name (memfd_create(2)).
     Memfd,
-    /// A pipe (pipe(2)) or FIFO.
+    /// A pipe (pipe(2)). A FIFO has a path and is none.
     Pipe {
         /// Its inode: both ends have the same.
         inode: u64,

@@ -57,7 +57,7 @@ const MAX_SAMPLES: usize = 100;
 pub struct Memory {
     /// All of it.
     pub total: f64,
-    /// `MemFree`.
+    /// `MemFree`, and page cache that eviction behind readers can free.
     pub free: f64,
     /// Free, or soon to be had.
     pub available: f64,

@@ -166,7 +166,7 @@ pub struct BreakerStatus {
 /// A maintenance window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WindowStatus {
-    /// The name by which rules refer to the window.
+    /// The name by which guard rails refer to the window.
     pub name: Arc<str>,
     /// Whether it is open.
     pub is_open: bool,

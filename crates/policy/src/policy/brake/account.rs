@@ -240,7 +240,7 @@ impl<'a> Account<'a> {
         others.chain([self.driver_other, self.sockets]).max().unwrap_or(0)
     }
 
-    /// The account for events and decisions, without owners of little growth.
+    /// The account for the status and for decisions, without owners of little growth.
     pub(super) fn report(&self, now: Duration) -> MemoryAccount {
         let mut entries = Vec::new();
         let mut add = |owner: Owner, bytes: u64, basis: Basis| {

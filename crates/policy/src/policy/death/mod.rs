@@ -76,7 +76,7 @@ pub struct OwnStop {
 /// Somebody asked it to end: a signal that was passed on, `docker stop`, `systemctl stop`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskedToEnd {
-    /// Number of the signal that it got.
+    /// Number of the signal; SIGTERM where the signal is not known.
     pub signal: i32,
     /// The sender of the signal, in words.
     pub sender: String,

@@ -71,7 +71,7 @@ pub struct GuardRails {
     /// What no action may touch.
     #[serde(default)]
     pub protect: Protected,
-    /// All windows of the configuration, which rails name.
+    /// All windows of the configuration. `only_in` and `never_in` name them.
     #[serde(default)]
     pub maintenance_windows: Vec<MaintenanceWindow>,
     /// Windows in which nothing is done.

@@ -54,7 +54,7 @@ impl Leases {
         self.publish(readings.error.is_some(), counters, store);
     }
 
-    /// The leases of the last report, in the order of grants.
+    /// All leases of the last report, in the order in which they are granted.
     pub(in crate::policy) fn leases(&self) -> &Arc<[Lease]> {
         &self.leases
     }

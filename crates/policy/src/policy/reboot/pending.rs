@@ -454,7 +454,7 @@ impl Reboots {
         Some(held)
     }
 
-    /// Decides the last act of the reboot, by that means.
+    /// Decides the act that reboots the machine, by that means.
     fn perform(&mut self, how: RebootMeans, context: &mut RebootContext<'_>) {
         let Some(pending) = &self.pending else { return };
         let ScheduledReboot { rule, plan, .. } = pending.scheduled.clone();
