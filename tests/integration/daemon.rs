@@ -167,10 +167,20 @@ impl Daemon {
     }
 
     /// Waits until the condition holds; fails after 20 s.
-    pub fn wait_until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+    pub fn wait_until(&self, what: &str, holds: impl FnMut(&Self) -> bool) {
+        self.wait_until_within(Duration::from_secs(20), what, holds);
+    }
+
+    /// Waits until the condition holds; fails after `limit`.
+    pub fn wait_until_within(
+        &self,
+        limit: Duration,
+        what: &str,
+        mut holds: impl FnMut(&Self) -> bool,
+    ) {
+        let deadline = Instant::now() + limit;
         while !holds(self) {
-            assert!(Instant::now() < deadline, "not {what} in 20 s; log:\n{}", self.log());
+            assert!(Instant::now() < deadline, "not {what} in {limit:?}; log:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

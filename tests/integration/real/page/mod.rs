@@ -254,7 +254,7 @@ fn trouble_shows_in_the_title_of_a_hidden_page() {
     browser.open(&daemon, json!({ "clock": true }));
     browser.run("hide", json!({ "milliseconds": 31_000 }));
     node.set_meminfo("MemFree", 1 << 20);
-    daemon.wait_until("deciding", |daemon| daemon.get("/").1.contains("would drop"));
+    daemon.wait_until("in trouble", |daemon| daemon.get("/").1.contains("In trouble"));
     browser.run("pass", json!({ "milliseconds": 61_000 }));
     browser.run("until", json!({ "selector": "title", "pattern": "^In trouble: " }));
 }
