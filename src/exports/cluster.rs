@@ -47,6 +47,7 @@ fn shown(cluster: &ClusterStatus, now: Duration) -> Value {
         shown["answered_seconds_ago"] = other.answered.map(ago).into();
         shown["took_seconds"] = other.took.as_secs_f64().into();
         shown["series"] = other.series.into();
+        shown["url"] = other.url.as_deref().into();
         shown
     });
     let nodes: Vec<Value> = std::iter::once(own).chain(others).collect();

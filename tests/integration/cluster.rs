@@ -172,6 +172,10 @@ fn three_nodes_track_each_other_and_report_the_weakest_and_the_silent_one() {
     let (code, text) = nodes[0].cluster_command(&[]);
     assert_eq!(code, 0, "{text}");
     assert!(!text.contains("weakest"), "all have the same: {text}");
+    // The page leads to the pages of the others.
+    let link = format!("<a href=\"http://{}/\">two</a>", nodes[1].daemon().address());
+    let (_, page) = nodes[0].daemon().get("/");
+    assert!(page.contains(&link) && !page.contains(">one</a>"), "{page}");
     assert!(
         text.contains("100.0 GiB of 120.0 GiB available") && text.contains("this node"),
         "{text}"

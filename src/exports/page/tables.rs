@@ -257,11 +257,15 @@ pub(super) fn nodes(html: &mut String, nodes: &[NodePicture]) -> fmt::Result {
             NodeState::Unknown => "unknown",
         };
         let weakest = if node.weakest { ", the weakest" } else { "" };
+        html.push_str("<tr><th scope=row>");
+        match &node.url {
+            Some(url) => write!(html, "<a href=\"{}\">{}</a>", Escaped(url), Escaped(&node.name))?,
+            None => write!(html, "{}", Escaped(&node.name))?,
+        }
         write!(
             html,
-            "<tr><th scope=row>{}</th><td class=number>{}</td>\
+            "</th><td class=number>{}</td>\
              <td class=\"number minor\">{}</td><td>{state}{weakest}",
-            Escaped(&node.name),
             size(node.available_bytes),
             size(node.total_bytes),
         )?;

@@ -104,8 +104,13 @@ fn log_discovery(context: &Scraping, found: &Found) {
 
 /// The report that a node no longer exists.
 pub(super) fn removed(node: &Arc<str>) -> NodeReadings {
-    let (news, took) = (NodeNews::Gone, Duration::ZERO);
-    NodeReadings { node: Arc::clone(node), news, took, refused: Vec::new() }
+    NodeReadings::new(Arc::clone(node), NodeNews::Gone, Duration::ZERO)
+}
+
+/// The URL of the page of an umawarden that is scraped there.
+fn page_url(server: &Server) -> Arc<str> {
+    let scheme = if server.access.tls.is_some() { "https" } else { "http" };
+    format!("{scheme}://{}:{}/", server.host, server.port).into()
 }
 
 /// A node to scrape.
@@ -113,6 +118,8 @@ struct Node {
     context: Scraping,
     name: Arc<str>,
     connection: Connection,
+    /// The URL of its page, if it has one.
+    url: Arc<str>,
     table: NodeTable,
     failures: u32,
     is_self: bool,
@@ -155,6 +162,7 @@ impl Node {
         };
         let wanted = context.wanted();
         Self {
+            url: page_url(&server),
             table: NodeTable::new(&context.names.cluster, &name, &wanted),
             selection: Selection::new(&context.settings.metrics_path, &wanted),
             connection: Connection::new(server),
@@ -251,7 +259,8 @@ impl Node {
             true => self.table.silent("its response has no series of umawarden", took),
             false => self.table.accept(&samples, took),
         };
-        self.context.news.report(vec![readings])
+        let url = self.is_umawarden.then(|| Arc::clone(&self.url));
+        self.context.news.report(vec![NodeReadings { url, ..readings }])
     }
 }
 

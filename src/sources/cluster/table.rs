@@ -153,7 +153,7 @@ impl NodeTable {
         };
         let values = self.keys.iter().map(value).collect();
         let news = NodeNews::Answered { schema: Arc::clone(&self.schema), values };
-        NodeReadings { node: Arc::clone(&self.node), news, took, refused }
+        NodeReadings { refused, ..NodeReadings::new(Arc::clone(&self.node), news, took) }
     }
 
     /// The readings without a response: all wanted series are unknown.
@@ -165,7 +165,7 @@ impl NodeTable {
         let unknown = self.wanted.iter().filter(is_unknown).map(Wanted::series).collect();
         self.add(unknown);
         let news = NodeNews::Silent { why: shown(why).into(), schema: Arc::clone(&self.schema) };
-        NodeReadings { node: Arc::clone(&self.node), news, took, refused: Vec::new() }
+        NodeReadings::new(Arc::clone(&self.node), news, took)
     }
 
     /// Wanted series without a sample whose source is down.

@@ -166,7 +166,7 @@ impl Neighbours {
                     false => Vec::new(),
                 };
                 let node = Arc::clone(&node.name);
-                nodes.push(NodeReadings { node, news, took, refused });
+                nodes.push(NodeReadings { refused, ..NodeReadings::new(node, news, took) });
             }
         }
         if !nodes.is_empty() {
@@ -214,8 +214,7 @@ impl Neighbour {
 }
 
 fn gone(name: &Arc<str>) -> NodeReadings {
-    let (node, took) = (Arc::clone(name), Duration::ZERO);
-    NodeReadings { node, news: NodeNews::Gone, took, refused: Vec::new() }
+    NodeReadings::new(Arc::clone(name), NodeNews::Gone, Duration::ZERO)
 }
 
 fn schema(node: &Arc<str>, keys: &[SeriesKey]) -> Arc<Schema> {

@@ -170,6 +170,16 @@ pub struct NodeReadings {
     /// Number of rejected values and series, for each reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<(Rejection, u64)>,
+    /// The URL of its page, where it is known to have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<Arc<str>>,
+}
+
+impl NodeReadings {
+    /// A report without rejected values.
+    pub fn new(node: Arc<str>, news: NodeNews, took: Duration) -> Self {
+        Self { node, news, took, refused: Vec::new(), url: None }
+    }
 }
 
 /// What is reported of a node.
@@ -224,6 +234,8 @@ pub struct NodeStatus {
     pub series: usize,
     /// Memory of the node by its last answer, as far as it is known.
     pub memory: NodeMemory,
+    /// The URL of its page, where it is known to have one.
+    pub url: Option<Arc<str>>,
 }
 
 /// The memory of one node.

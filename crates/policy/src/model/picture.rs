@@ -290,6 +290,9 @@ pub struct NodePicture {
     /// Why it is unknown.
     #[serde(default)]
     pub note: Option<String>,
+    /// The URL of another node's page, as this node reaches it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
 }
 
 /// A decision that a person may approve or deny.

@@ -383,14 +383,18 @@ fn nodes(cluster: &ClusterStatus) -> Vec<NodePicture> {
         available_bytes: bytes(memory.available),
         total_bytes: bytes(memory.total),
         note: note.map(ToString::to_string),
+        url: None,
     };
     let own = node(&cluster.names.node, cluster.memory, NodeState::Own, None);
-    let others = cluster.nodes.iter().map(|other| match &other.unknown {
-        None => node(&other.node, other.memory, NodeState::Answers, None),
-        Some(why) => {
-            let memory = NodeMemory { total: Reading::Failed, available: Reading::Failed };
-            node(&other.node, memory, NodeState::Unknown, Some(why))
-        }
+    let others = cluster.nodes.iter().map(|other| {
+        let picture = match &other.unknown {
+            None => node(&other.node, other.memory, NodeState::Answers, None),
+            Some(why) => {
+                let memory = NodeMemory { total: Reading::Failed, available: Reading::Failed };
+                node(&other.node, memory, NodeState::Unknown, Some(why))
+            }
+        };
+        NodePicture { url: other.url.as_deref().map(str::to_owned), ..picture }
     });
     let mut nodes: Vec<NodePicture> = std::iter::once(own).chain(others).collect();
     nodes.sort_by_key(|node| node.available_bytes);

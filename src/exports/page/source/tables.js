@@ -159,7 +159,8 @@ function showWaiting(waiting, now) {
 function showNodes(nodes) {
   const states = { self: "this node", answers: "answers", unknown: "unknown" };
   fill("nodes", nodes.map((node) => h("tr", {},
-    header(node.name),
+    node.url ? h("th", { scope: "row" }, h("a", { href: node.url }, visible(node.name)))
+      : header(node.name),
     cell("number", gib(node.available_bytes),
       node.available_bytes !== null && node.total_bytes ? h("meter", {
         min: "0", max: "1", low: "0.1", optimum: "1",

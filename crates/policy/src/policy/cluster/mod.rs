@@ -80,6 +80,8 @@ struct RemoteNode {
     why: Option<Arc<str>>,
     is_silent: bool,
     took: Duration,
+    /// The URL of its page, as it was known last.
+    url: Option<Arc<str>>,
     cells: Option<Cells>,
 }
 
@@ -227,6 +229,7 @@ impl Cluster {
             return;
         };
         node.took = report.took;
+        node.url = report.url.clone().or(node.url.take());
         let taken = match &report.news {
             NodeNews::Answered { schema, values } => {
                 let taken = node.take(at, schema, values, &mut self.store);
@@ -396,6 +399,7 @@ impl RemoteNode {
             why: None,
             is_silent: false,
             took: Duration::ZERO,
+            url: None,
             cells,
         }
     }
@@ -482,6 +486,7 @@ impl RemoteNode {
             took: self.took,
             series: self.ids.len(),
             memory: memory(self.memory, store),
+            url: self.url.clone(),
         }
     }
 }

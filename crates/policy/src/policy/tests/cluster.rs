@@ -47,8 +47,7 @@ fn schema(node: &str, keys: &[SeriesKey]) -> Arc<Schema> {
 }
 
 fn news(node: &str, news: NodeNews) -> Observation {
-    let (node, took, refused) = (node.into(), Duration::ZERO, Vec::new());
-    let nodes = vec![NodeReadings { node, news, took, refused }];
+    let nodes = vec![NodeReadings::new(node.into(), news, Duration::ZERO)];
     Observation::Cluster(Box::new(ClusterReadings { nodes }))
 }
 

@@ -57,8 +57,7 @@ fn read(from: &str, world: &mut World) -> Observation {
 }
 
 fn report(from: &str, news: NodeNews) -> Observation {
-    let (took, refused) = (Duration::ZERO, Vec::new());
-    let nodes = vec![NodeReadings { node: from.into(), news, took, refused }];
+    let nodes = vec![NodeReadings::new(from.into(), news, Duration::ZERO)];
     Observation::Cluster(Box::new(ClusterReadings { nodes }))
 }
 

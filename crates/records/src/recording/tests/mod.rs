@@ -106,6 +106,7 @@ fn readings_of_other_nodes_are_read_back() {
         news,
         took: Duration::from_millis(3),
         refused: vec![(Rejection::Impossible, 2)],
+        url: Some("http://10.0.0.2:9942/".into()),
     };
     let values = vec![Reading::Value(0.1)];
     let found = ClusterReadings {

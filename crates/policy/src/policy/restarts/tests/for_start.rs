@@ -139,8 +139,7 @@ fn the_limit_of_the_fleet_spares_no_engine_that_has_lost_a_rank() {
     let names = ClusterNames { cluster: "c".into(), node: "a".into(), known_for };
     world.policy.set_cluster(Some(names));
     let news = NodeNews::Silent { why: "no route".into(), schema: Arc::default() };
-    let (took, refused) = (Duration::ZERO, Vec::new());
-    let nodes = vec![NodeReadings { node: "b".into(), news, took, refused }];
+    let nodes = vec![NodeReadings::new("b".into(), news, Duration::ZERO)];
     world.seen.push(Observation::Cluster(Box::new(ClusterReadings { nodes })));
     waits(&mut world, 5, 8 * GIB);
     world.run(30);

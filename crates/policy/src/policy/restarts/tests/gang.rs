@@ -72,8 +72,7 @@ impl Pair {
         };
         let values = EnginePhase::ALL.map(value).to_vec();
         let news = NodeNews::Answered { schema: Arc::new(Schema { series: keys.into() }), values };
-        let (node, took, refused) = ("there".into(), Duration::ZERO, Vec::new());
-        let nodes = vec![NodeReadings { node, news, took, refused }];
+        let nodes = vec![NodeReadings::new("there".into(), news, Duration::ZERO)];
         self.world.seen.push(Observation::Cluster(Box::new(ClusterReadings { nodes })));
         self.world.tick();
     }
