@@ -244,9 +244,7 @@ fn engine(engine: &EnginePicture) -> Line {
     let mut line = line.with(Tone::Plain, &format!("{memory:>10}"));
     if let Some(progress) = progress {
         let percent = (progress.clamp(0.0, 1.0) * 100.0).round();
-        let left = seconds_left.and_then(|left| std::time::Duration::try_from_secs_f64(left).ok());
-        let left = left.map(|left| format!(", about {} left", seconds_text(left)));
-        let text = format!("  {} {percent} %{}", bar_of(*progress, BAR), left.unwrap_or_default());
+        let text = format!("  {} {percent} %{}", bar_of(*progress, BAR), left(*seconds_left));
         line = line.with(Tone::Number(0), &text);
     }
     let mut facts: Vec<String> = engine.pod.iter().map(|pod| format!("pod {pod}")).collect();
@@ -263,6 +261,11 @@ fn engine(engine: &EnginePicture) -> Line {
         Some(note) => line.with(Tone::Faint, &format!("  {note}")),
         None => line,
     }
+}
+
+fn left(seconds: Option<f64>) -> String {
+    let left = seconds.and_then(|left| std::time::Duration::try_from_secs_f64(left).ok());
+    left.map_or_else(String::new, |left| format!(", about {} left", seconds_text(left)))
 }
 
 fn approval(approval: &ApprovalPicture, now: Timestamp) -> Line {
@@ -285,7 +288,7 @@ fn approval(approval: &ApprovalPicture, now: Timestamp) -> Line {
 }
 
 fn waits(waiting: &Waiting, now: Timestamp, available: Option<u64>) -> Line {
-    let Waiting { who, needs_bytes, behind, since, kind, reason } = waiting;
+    let Waiting { who, needs_bytes, behind, since, kind, reason, seconds_left } = waiting;
     let mut line = Line::of(Tone::Plain, &format!("  {who:<20} {:<8}", kind.name()));
     if let Some(needs) = needs_bytes {
         line = line.with(Tone::Plain, &format!(" needs {:>9}", bytes_text(*needs)));
@@ -294,7 +297,7 @@ fn waits(waiting: &Waiting, now: Timestamp, available: Option<u64>) -> Line {
                 line.with(Tone::Number(0), &format!(" {}", bar_of(share(available, *needs), BAR)));
         }
     }
-    line = line.with(Tone::Plain, &format!(" for {}", ago(now, *since)));
+    line = line.with(Tone::Plain, &format!(" for {}{}", ago(now, *since), left(*seconds_left)));
     if !behind.is_empty() {
         line = line.with(Tone::Plain, &format!(", behind {}", behind.join(", ")));
     }
@@ -302,7 +305,7 @@ fn waits(waiting: &Waiting, now: Timestamp, available: Option<u64>) -> Line {
 }
 
 fn node(node: &NodePicture) -> Line {
-    let NodePicture { name, state, weakest, available_bytes, total_bytes, note } = node;
+    let NodePicture { name, state, weakest, available_bytes, total_bytes, note, .. } = node;
     let line = Line::of(Tone::Plain, &format!("  {name:<20} "));
     let text = match (available_bytes, total_bytes) {
         (Some(available), Some(total)) if *state != NodeState::Unknown => {

@@ -208,6 +208,9 @@ pub(super) fn waiting(html: &mut String, waiting: &[Waiting]) -> fmt::Result {
         )?;
         time(html, one.since)?;
         write!(html, "</td><td>{}", Escaped(&one.reason))?;
+        if let Some(left) = one.seconds_left {
+            write!(html, " <small>about {left:.0} s left</small>")?;
+        }
         if !one.behind.is_empty() {
             write!(html, " <small>behind {}</small>", Escaped(&one.behind.join(", ")))?;
         }

@@ -387,7 +387,7 @@ pub(super) fn known<T: Serialize, S: Serializer>(
     }
 }
 
-fn seconds<S: Serializer>(wait: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+pub(super) fn seconds<S: Serializer>(wait: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
     wait.map(|wait| wait.as_secs_f64()).serialize(to)
 }
 

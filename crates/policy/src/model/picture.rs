@@ -270,6 +270,9 @@ pub struct Waiting {
     /// Why it waits.
     #[serde(default)]
     pub reason: String,
+    /// How long it still waits, where that shows.
+    #[serde(default)]
+    pub seconds_left: Option<f64>,
 }
 
 /// A node of the cluster.

@@ -452,6 +452,9 @@ pub struct RestartStatus {
     pub since: Moment,
     /// The reason of the state.
     pub reason: Arc<str>,
+    /// Time until it can start; `None` where it does not wait, or nothing shows how long.
+    #[serde(rename = "estimated_seconds", serialize_with = "super::gate::seconds")]
+    pub wait: Option<Duration>,
     /// Deaths in a row after restarts by this program.
     pub deaths_in_a_row: u32,
     /// The memory that it waits for on other nodes.

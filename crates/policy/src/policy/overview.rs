@@ -348,6 +348,7 @@ fn waiting_lease(lease: &Lease, at: Moment) -> Option<Waiting> {
         since: before(at, lease.since),
         kind: WaitKind::Start,
         reason,
+        seconds_left: None,
     })
 }
 
@@ -359,6 +360,7 @@ fn waiting_restart(held: &RestartStatus) -> Waiting {
         since: held.since.utc,
         kind: WaitKind::Restart,
         reason: held.reason.to_string(),
+        seconds_left: held.wait.map(|wait| wait.as_secs_f64()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Whether there is memory for a restart: the gate's response, and what the engine left behind.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::model::{DeferredRestart, Evidence, ProcessId, Reading};
 use crate::policy::Context;
@@ -15,6 +16,8 @@ const EVIDENCE: [&str; 3] =
 pub(super) struct Ruled {
     /// Why there is not enough; empty if there is.
     pub(super) reasons: Vec<String>,
+    /// Time until there is, at the present pace; `None` where that is unknown.
+    pub(super) wait: Option<Duration>,
     pub(super) because: Vec<Evidence>,
 }
 
@@ -34,6 +37,7 @@ pub(super) fn check(
             let need = seen.need.request(peak_bytes);
             ruled.reasons.extend(context.leases.others_start(who, context.at));
             let response = gate::check_gate(&need, &context.leases.left_of(memory, who));
+            ruled.wait = response.wait.filter(|_| ruled.reasons.is_empty());
             ruled.reasons.extend(response.reasons.iter().map(ToString::to_string));
         }
     }
@@ -52,10 +56,12 @@ pub(super) fn check(
         let text = left.to_string();
         if !ruled.reasons.contains(&text) {
             ruled.reasons.push(text);
+            ruled.wait = None;
         }
     }
     if left.is_none() {
         ruled.reasons.push("no process scan has looked for its orphans".to_owned());
+        ruled.wait = None;
     }
     ruled
 }

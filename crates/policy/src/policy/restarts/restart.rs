@@ -61,6 +61,8 @@ pub(super) struct Restart {
     state: RestartState,
     since: Moment,
     reason: Arc<str>,
+    /// How long it still waits, where that shows.
+    wait: Option<Duration>,
     attempt: Option<StartAttempt>,
     /// The last start of ours that is known.
     last_act: Option<DecisionId>,
@@ -117,6 +119,7 @@ impl Restart {
             state: RestartState::Unknown,
             since: at,
             reason: format!("found by {}", seen.found_by).into(),
+            wait: None,
             attempt: None,
             last_act: None,
             turned: began(&seen.state, at),
@@ -537,6 +540,7 @@ impl Restart {
             state: self.state,
             since: self.since,
             reason: Arc::clone(&self.reason),
+            wait: self.wait.filter(|_| self.state == RestartState::Waiting),
             deaths_in_a_row: self.deaths,
             gang: self.gang.clone(),
         }

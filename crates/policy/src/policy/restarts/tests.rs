@@ -2,6 +2,7 @@
 
 mod for_start;
 mod gang;
+mod memory;
 mod watched;
 mod world;
 
@@ -359,37 +360,6 @@ fn observe_mode_says_once_what_it_would_do() {
     world.of("a").mode = Some(Mode::Enforce);
     world.dies("a");
     world.until_start(2).unwrap();
-}
-
-#[test]
-fn orphans_delay_the_restart_and_are_named() {
-    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
-    world.engines = vec![engine_in("vllm", 4242, 6 * GIB)];
-    world.run(2);
-    world.dies("vllm");
-    world.run(30);
-    assert_eq!(world.holds(), [HoldReason::Memory]);
-    let (_, reason) = world.state("vllm");
-    let left = "VLLM::EngineCor (pid 4242), left behind by engine-vllm, holds 6";
-    assert!(reason.contains(left), "{reason}");
-    world.engines.clear();
-    let (_, took) = world.until_start(5).unwrap();
-    assert!(took <= Duration::from_secs(1));
-}
-
-#[test]
-fn without_a_declared_need_the_peak_must_be_available() {
-    let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
-    world.of("vllm").need.need_bytes = None;
-    world.engines = vec![engine_in("vllm", 4242, 6 * GIB)];
-    world.run(2);
-    world.engines.clear();
-    world.free = 4 * GIB;
-    world.dies("vllm");
-    assert_eq!(world.until_start(30), None);
-    assert!(world.state("vllm").1.contains(", 6.0 GiB needed"), "{}", world.state("vllm").1);
-    world.free = 7 * GIB;
-    assert!(world.until_start(5).is_some());
 }
 
 #[test]

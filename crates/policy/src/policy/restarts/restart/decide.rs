@@ -43,8 +43,9 @@ impl Restart {
         };
         let target = Target::Workload(Box::new(self.seen.target.clone()));
         let ruling = self.rule_on(&end, mode, occupant, (&action, &target), context);
-        let has_changed = self.gang != ruling.gang;
+        let has_changed = self.gang != ruling.gang || self.wait != ruling.wait;
         self.gang.clone_from(&ruling.gang);
+        self.wait = ruling.wait;
         if ruling.reason.is_none() && self.rehearsed.as_ref() == Some(&end.mark) {
             let reason = match context.guard.enforces(Grade::Restart) {
                 true => "it would be started now (observe mode)".into(),
@@ -133,7 +134,10 @@ impl Restart {
             let left = duration_text(Duration::from_secs(waits.as_secs().saturating_add(1)));
             let deaths = counted(u64::from(self.deaths), "time");
             let text = format!("it died {deaths} in a row ({end}): the next start in {left}");
-            return StartRuling::hold(HoldReason::BackOff, text);
+            return StartRuling {
+                wait: Some(waits),
+                ..StartRuling::hold(HoldReason::BackOff, text)
+            };
         }
         if let Some(waits) = self.waits_for_ranks(context) {
             return StartRuling::hold(HoldReason::OtherNodes, format!("it died ({end}); {waits}"));
@@ -149,6 +153,7 @@ impl Restart {
             let text = format!("it died ({end}), and waits: {}", memory.reasons.join("; "));
             return StartRuling {
                 because: memory.because,
+                wait: memory.wait,
                 ..StartRuling::hold(HoldReason::Memory, text)
             };
         }
@@ -167,7 +172,8 @@ impl Restart {
             Some(waits) => (Some(HoldReason::OtherNodes), format!("; {waits}")),
             None => (None, ", and there is memory for it".to_owned()),
         };
-        StartRuling { reason, text: format!("it died ({end}){what}"), because: Vec::new(), gang }
+        let text = format!("it died ({end}){what}");
+        StartRuling { reason, text, because: Vec::new(), wait: None, gang }
     }
 
     /// How long it waits after its last death.
@@ -184,11 +190,13 @@ struct StartRuling {
     reason: Option<HoldReason>,
     text: String,
     because: Vec<Evidence>,
+    /// How long it still waits, where that shows.
+    wait: Option<Duration>,
     gang: Option<GangStart>,
 }
 
 impl StartRuling {
     fn hold(reason: HoldReason, text: String) -> Self {
-        Self { reason: Some(reason), text, because: Vec::new(), gang: None }
+        Self { reason: Some(reason), text, because: Vec::new(), wait: None, gang: None }
     }
 }
