@@ -170,11 +170,15 @@ fn order(node: &Node, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
-/// A daemon whose page has an engine, a node, a silence and both kinds of approvals.
-fn start_full(node: &Node) -> Daemon {
+/// A daemon whose page has an engine, two other nodes, a silence, both kinds of approvals, and a
+/// start that waits.
+fn start_full(node: &Node) -> Full {
+    let other_node = self::node();
+    let other = start(&other_node);
     node.set_meminfo("MemFree", 1 << 20);
     node.put_engine();
-    let config = "cluster: {name: rack, node: spark-1, peers: ['127.0.0.1:1'], interval: 500ms}\n";
+    let peers = format!("peers: ['127.0.0.1:1', '{}']", other.address());
+    let config = format!("cluster: {{name: rack, node: spark-1, {peers}, interval: 500ms}}\n");
     std::fs::write(node.path("umawarden.yaml"), config).unwrap();
     let config = format!("--config.file={}", node.path("umawarden.yaml").display());
     let daemon = start_with(node, &[config]);
@@ -182,7 +186,33 @@ fn start_full(node: &Node) -> Daemon {
     for part in ["would drop", "VLLM", "127.0.0.1:1", "loading by hand", "Announced"] {
         daemon.wait_until(part, |daemon| daemon.get("/").1.contains(part));
     }
-    daemon
+    let mut gate = Command::new(binary());
+    gate.args(["gate", "--need", "100GiB", "--name", "deepseek", "--storage.path"]);
+    let gate = gate.arg(node.storage()).stdout(Stdio::null()).stderr(Stdio::null());
+    let waiter = Waiter(gate.spawn().unwrap());
+    daemon.wait_until("waiting", |daemon| daemon.get("/").1.contains("deepseek"));
+    let link = format!("<a href=\"http://{}/\">", other.address());
+    daemon.wait_until("linked", |daemon| daemon.get("/").1.contains(&link));
+    Full { daemon, _waiter: waiter, _other: other, _other_node: other_node }
+}
+
+/// What [`start_full`] has started.
+struct Full {
+    daemon: Daemon,
+    _waiter: Waiter,
+    _other: Daemon,
+    _other_node: Node,
+}
+
+/// A start that waits for memory; ended when dropped.
+struct Waiter(Child);
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]
@@ -325,24 +355,27 @@ fn a_click_or_a_key_opens_the_explanation() {
 fn the_page_fits_a_phone_and_works_without_a_script() {
     let Some(mut browser) = Browser::start() else { return };
     let node = node();
-    let daemon = start_full(&node);
+    let full = start_full(&node);
+    let daemon = &full.daemon;
     for scheme in ["light", "dark"] {
-        browser.open(&daemon, json!({ "width": 360, "height": 740, "scheme": scheme }));
+        browser.open(daemon, json!({ "width": 360, "height": 740, "scheme": scheme }));
         let overflow = browser.run("overflow", json!({}));
         assert_eq!(overflow["beyond"], json!([]), "{overflow:#}");
         assert!(overflow["width"].as_u64() <= overflow["window"].as_u64(), "{overflow:#}");
+        assert_eq!(browser.number("#nodes a"), 1, "of the node that answers");
+        assert!(browser.texts("#waiting tbody").concat().contains("deepseek"));
         let announced = browser.texts("#approvals tbody").concat();
         assert!(announced.contains(" unless denied"), "also on a phone: {announced}");
     }
     // Nothing is broken within a word that has no need to be.
-    browser.open(&daemon, json!({}));
+    browser.open(daemon, json!({}));
     let heights = "[...document.querySelectorAll('thead th, .when time')].filter((one) =>
         one.textContent.split(' ').length === 1 && one.getClientRects().length > 1).length";
     assert_eq!(browser.run("evaluate", json!({ "expression": heights })), 0);
     let top = "document.getElementById('engines').getBoundingClientRect().top";
     let top = browser.run("evaluate", json!({ "expression": top }));
     assert!(top.as_f64() < Some(800.0), "what runs is on the first screen: {top}");
-    browser.open(&daemon, json!({ "script": false }));
+    browser.open(daemon, json!({ "script": false }));
     let parts = browser.texts("#memory tbody").concat();
     assert!(parts.contains("1.00 GiB"), "{parts}");
     assert!(browser.texts("#happened tbody").concat().contains("would drop"));
@@ -354,10 +387,11 @@ fn the_page_fits_a_phone_and_works_without_a_script() {
 fn axe_finds_no_fault_against_wcag_2_2_aa() {
     let Some(mut browser) = Browser::start() else { return };
     let node = node();
-    let daemon = start_full(&node);
+    let full = start_full(&node);
+    let daemon = &full.daemon;
     for (width, scheme) in [(1280, "light"), (1280, "dark"), (360, "light")] {
         // axe is a script that is not ours.
-        browser.open(&daemon, json!({ "width": width, "scheme": scheme, "csp": false }));
+        browser.open(daemon, json!({ "width": width, "scheme": scheme, "csp": false }));
         let found = browser.run("axe", json!({}));
         assert_eq!(found["violations"], json!([]), "{width} {scheme}: {found:#}");
         assert!(found["passes"].as_u64() > Some(15), "{found:#}");
