@@ -6,6 +6,7 @@
 mod attacks;
 mod hosts;
 mod journalled;
+mod pictures;
 pub mod program;
 
 use std::fs;
