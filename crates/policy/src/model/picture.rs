@@ -253,7 +253,7 @@ fn once() -> u64 {
 }
 
 /// A start or a restart that waits for memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Waiting {
     /// Name of the start or of the restart.
     pub who: String,
