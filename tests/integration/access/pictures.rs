@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use umawarden::model::Role;
 
-use super::{Files, TLS, program, token};
+use super::{Files, HASH, TLS, program, token};
 use crate::daemon::{binary, write_secret};
 use crate::run::Node;
 
@@ -12,7 +12,8 @@ use crate::run::Node;
 fn top_and_status_show_a_node_behind_tls_by_the_access_of_the_cluster() {
     let node = Node::new("gb10-4k");
     let reader = token("reader", Role::Read);
-    let files = Files::new(TLS, &reader.entry());
+    let web = format!("{TLS}basic_auth_users: {{alice: {HASH}}}\n");
+    let files = Files::new(&web, &reader.entry());
     let daemon = program::start_with(&node, &files, |_| {});
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("umawarden.yaml");
@@ -20,7 +21,7 @@ fn top_and_status_show_a_node_behind_tls_by_the_access_of_the_cluster() {
     write_secret(folder.path().join("wrong.token"), &token("other", Role::Read).token);
     let authority = files.path("authority.pem");
     let show = |command: &[&str], access: &str| -> Output {
-        std::fs::write(&config, format!("cluster: {{name: rack, {access}}}\n")).unwrap();
+        std::fs::write(&config, format!("cluster: {{peers: [spark-2], {access}}}\n")).unwrap();
         let mut shown = Command::new(binary());
         shown.args(command).args(["--node", daemon.address(), "--config.file"]);
         shown.arg(&config).arg("--storage.path").arg(folder.path()).output().unwrap()
@@ -42,7 +43,7 @@ fn top_and_status_show_a_node_behind_tls_by_the_access_of_the_cluster() {
             (trusted.clone(), "401"),
             (with("wrong.token"), "401"),
             (with("none.token"), "none.token"),
-            ("peers: []".to_owned(), "TLS"),
+            ("name: rack".to_owned(), "TLS"),
         ] {
             let (code, text) = shown(&access);
             assert_eq!(code, Some(2), "{command:?} {access}: {text}");

@@ -84,9 +84,17 @@ fn add(newest: &mut VecDeque<Happened>, mut entry: Happened) {
     newest.truncate(MOST_HAPPENED);
 }
 
-/// The newest entries of both, those of `earlier` beyond the ones of this run.
+/// The newest entries of both, those of `earlier` beyond the ones of this run. This run's may be
+/// among `earlier`: it journals what the kernel log has of the time before its start.
 pub fn merged(newest: &[Happened], earlier: &[Happened]) -> Vec<Happened> {
-    let mut all: Vec<Happened> = newest.iter().chain(earlier).cloned().collect();
+    let is_own = |entry: &&Happened| {
+        newest.iter().any(|own| {
+            (own.at, own.kind, &own.rule, &own.text)
+                == (entry.at, entry.kind, &entry.rule, &entry.text)
+        })
+    };
+    let beyond = earlier.iter().filter(|entry| !is_own(entry));
+    let mut all: Vec<Happened> = newest.iter().chain(beyond).cloned().collect();
     all.sort_by_key(|entry| std::cmp::Reverse(entry.at));
     all.truncate(MOST_HAPPENED);
     all
@@ -277,7 +285,8 @@ mod tests {
     #[test]
     fn entries_of_earlier_runs_follow_those_of_this_one() {
         let newest = [event(9, "new"), event(5, "older")];
-        let earlier = [event(7, "of the run before")];
+        // What the kernel log has of the time before the start is journalled by this run.
+        let earlier = [event(7, "of the run before"), event(5, "older")];
         let texts: Vec<String> =
             merged(&newest, &earlier).into_iter().map(|entry| entry.text).collect();
         assert_eq!(texts, ["new", "of the run before", "older"]);

@@ -700,6 +700,8 @@ function showWaiting(waiting, now) {
     cell("number", gib(one.needs_bytes)),
     cell("minor", timeElement(one.since, now)),
     h("td", {}, one.reason,
+      one.seconds_left === null ? null
+        : h("small", {}, ` about ${span(one.seconds_left)} left`),
       one.behind.length ? h("small", {}, ` behind ${one.behind.join(", ")}`) : null))), 4,
   "Nobody waits.");
 }
@@ -707,7 +709,8 @@ function showWaiting(waiting, now) {
 function showNodes(nodes) {
   const states = { self: "this node", answers: "answers", unknown: "unknown" };
   fill("nodes", nodes.map((node) => h("tr", {},
-    header(node.name),
+    node.url ? h("th", { scope: "row" }, h("a", { href: node.url }, visible(node.name)))
+      : header(node.name),
     cell("number", gib(node.available_bytes),
       node.available_bytes !== null && node.total_bytes ? h("meter", {
         min: "0", max: "1", low: "0.1", optimum: "1",

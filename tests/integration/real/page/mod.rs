@@ -188,8 +188,8 @@ fn start_full(node: &Node) -> Full {
     }
     let mut gate = Command::new(binary());
     gate.args(["gate", "--need", "100GiB", "--name", "deepseek", "--storage.path"]);
-    let gate = gate.arg(node.storage()).stdout(Stdio::null()).stderr(Stdio::null());
-    let waiter = Waiter(gate.spawn().unwrap());
+    gate.arg(node.storage()).args(node.arguments().iter().filter(|one| one.contains("procfs")));
+    let waiter = Waiter(gate.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     daemon.wait_until("waiting", |daemon| daemon.get("/").1.contains("deepseek"));
     let link = format!("<a href=\"http://{}/\">", other.address());
     daemon.wait_until("linked", |daemon| daemon.get("/").1.contains(&link));
