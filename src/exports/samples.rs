@@ -21,7 +21,7 @@ use crate::samples::{Data, Failure, Listing, Parameters, Query, metadata};
 /// The time limit of one query, with the wait for its turn.
 const QUERY_TAKES: Duration = Duration::from_secs(10);
 
-/// How much of it a query may wait for the flight recorder.
+/// How much of it a query or a list may wait for the flight recorder.
 const PAST_TAKES: Duration = Duration::from_secs(5);
 
 /// Characters that clients leave as they are in a form, and that a URI may not have.
@@ -139,11 +139,11 @@ async fn listed(site: &Site, uri: &Uri, body: Body, listing: Listing) -> Respons
         Err(failure) => return failed(&failure),
     };
     let served = Arc::clone(&site.served);
-    let found = on_a_thread(site, QUERY_TAKES, move |_| {
+    let found = on_a_thread(site, QUERY_TAKES, move |is_canceled| {
         let now = served.status.load_full();
-        let (from_ms, to_ms) = (listed.from_ms, listed.to_ms);
-        let all = served.samples.series(from_ms, to_ms, &now, listed.has_target_labels);
-        let (data, warnings) = listing.of(&all, &listed);
+        let (all, remark) = served.samples.series(&listed, &now, PAST_TAKES, is_canceled)?;
+        let (data, mut warnings) = listing.of(&all, &listed);
+        warnings.extend(remark);
         Ok(Data(data.to_string()).envelope(&warnings))
     });
     written(found.await)

@@ -11,7 +11,7 @@ use promql_rules::store::{LOOKBACK_MS, SeriesStore};
 
 use super::history::Filler;
 use super::{
-    Excess, Failure, History, INTERVAL, KEPT, KEPT_BYTES, MAX_SAMPLES, Query, QueryResult,
+    Excess, Failure, History, INTERVAL, KEPT, KEPT_BYTES, Listed, MAX_SAMPLES, Query, QueryResult,
     TargetLabels, When, evaluate,
 };
 use crate::model::{METRICS, Reading, SeriesKey, metric};
@@ -204,14 +204,27 @@ impl Live {
         }
     }
 
-    /// The series that have a value within these times.
+    /// The series that have a value within the times of a list, and a remark if samples of that
+    /// time are missing. A list with a begin may wait for the past for at most `patience`, and ends
+    /// early once `is_canceled`. `now` has the newest values.
+    ///
+    /// # Errors
+    /// It was canceled.
     pub fn series(
         &self,
-        from_ms: i64,
-        to_ms: i64,
+        listed: &Listed,
         now: &Status,
-        has_target_labels: bool,
-    ) -> BTreeSet<SeriesKey> {
+        patience: Duration,
+        is_canceled: &AtomicBool,
+    ) -> Result<(BTreeSet<SeriesKey>, Option<String>), Failure> {
+        let Listed { from_ms, to_ms, .. } = *listed;
+        // Without a begin a list is of what is in memory: no client waits for a disk unasked.
+        let has_begin = from_ms != i64::MIN;
+        let remark = has_begin.then(|| self.reach(from_ms, now, patience, is_canceled)).flatten();
+        if is_canceled.load(Ordering::Relaxed) {
+            let text = "the list was ended before it was done: choose a later start";
+            return Err(Failure::Timeout(text.to_owned()));
+        }
         let mut found = self.state().history.series(from_ms, to_ms);
         let now_ms = now.at.utc.as_millisecond();
         if now_ms >= from_ms && now_ms <= to_ms {
@@ -219,10 +232,10 @@ impl Live {
             let with_value = with_value.filter(|(_, reading)| reading.value().is_some());
             found.extend(with_value.map(|(key, _)| key.clone()));
         }
-        if !has_target_labels {
-            return found;
+        if listed.has_target_labels {
+            found = found.iter().map(|key| self.target.apply(key)).collect();
         }
-        found.iter().map(|key| self.target.apply(key)).collect()
+        Ok((found, remark))
     }
 }
 

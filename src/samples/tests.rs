@@ -392,7 +392,7 @@ fn series_labels_and_values_are_listed() {
     let now = status(BEGIN_MS + 5_000, &keys, &[value, Reading::Failed, value, Reading::Failed]);
     let list = |listing: Listing, pairs: &[(&str, &str)]| {
         let listed = listing.read(&parameters(pairs)).unwrap();
-        let all = live.series(listed.from_ms, listed.to_ms, &now, listed.has_target_labels);
+        let (all, _) = live.series(&listed, &now, SOON, &RUNS).unwrap();
         listing.of(&all, &listed)
     };
     let texts = |listing, pairs: &[(&str, &str)]| {
@@ -471,4 +471,31 @@ fn the_past_is_read_when_a_query_needs_it_and_its_absence_is_reported() {
     off.take(&now);
     let result = off.query(&earlier, &now, SOON, &RUNS).unwrap();
     assert!(result.warnings[0].ends_with("are missing: it is off"), "{result:?}");
+}
+
+#[test]
+fn a_list_with_a_begin_reads_the_past() {
+    let keys = series(&[("uma_a", &[("engine", "gone")])]);
+    let live = Live::new(TargetLabels::default(), Past::Unread);
+    let now = status(BEGIN_MS + 100_000, &Arc::from([]), &[]);
+    let listing = Listing::Values("engine".to_owned());
+    let list = |pairs: &[(&str, &str)]| {
+        let listed = listing.read(&parameters(pairs)).unwrap();
+        let (all, remark) = live.series(&listed, &now, SOON, &RUNS).unwrap();
+        (listing.of(&all, &listed).0, remark)
+    };
+    let (begin, none) = ([("start", "940")], serde_json::json!([]));
+    assert_eq!(list(&[]), (none.clone(), None));
+    assert!(!live.wait(Duration::ZERO), "without a begin no past is needed");
+    let (found, remark) = list(&begin);
+    assert!(found == none && remark.unwrap().contains("still being read"), "{found}");
+    assert!(live.wait(Duration::ZERO), "it is wanted");
+    let mut older = history();
+    older.push(BEGIN_MS - 50_000, &keys, &[Reading::Value(1.0)]);
+    live.put_past(older, None);
+    assert_eq!(list(&begin), (serde_json::json!(["gone"]), None));
+    let canceled = AtomicBool::new(true);
+    let listed = listing.read(&parameters(&begin)).unwrap();
+    let failure = live.series(&listed, &now, SOON, &canceled).unwrap_err();
+    assert_eq!(failure.kind(), "timeout", "{failure}");
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::Node;
 use crate::daemon::{Daemon, binary};
+use crate::engines::live::SilentPort;
 
 /// The output of a query of this node, in ASCII.
 fn query(node: &Node, arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -120,7 +121,51 @@ fn a_daemon_and_a_command_read_the_flight_recorder() {
     let found = api(&third, &format!("/api/v1/query?query=uma_memory_free_bytes&time={at}"));
     let warning = found["warnings"][0].as_str().unwrap();
     assert!(warning.contains("are missing: the flight recorder is off"), "{warning}");
+    let listed = api(&third, &format!("/api/v1/labels?start={at}"));
+    assert_eq!(listed["warnings"][0], warning);
     third.terminate();
+}
+
+/// Grafana fills its variables from such lists.
+#[test]
+fn lists_have_what_only_the_flight_recorder_has() {
+    let node = Node::new("gb10-4k");
+    let silent = SilentPort::take();
+    let file = node.path("umawarden.yaml");
+    let text = format!(
+        "engines:\n- name: deepseek\n  match: {{comm: \"VLLM::*\"}}\n  \
+         health: http://127.0.0.1:{}/health\n",
+        silent.number
+    );
+    std::fs::write(&file, text).unwrap();
+    node.put_engine();
+    let config = format!("--config.file={}", file.display());
+    let first = node.start(&[&config]);
+    let is_known = |daemon: &Daemon| {
+        daemon.metrics().keys().any(|series| series.starts_with("uma_engine_info{"))
+    };
+    first.wait_until("tracking the engine", is_known);
+    let begin = sampled(&first);
+    first.wait_until("recorded for some seconds", |daemon| {
+        sampled(daemon).duration_since(begin) > SignedDuration::from_secs(3)
+    });
+    first.terminate();
+    for process in ["proc/10", "proc/11"] {
+        std::fs::remove_dir_all(node.path(process)).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    let second = node.start(&[&config]);
+    let selected = "match[]=uma_engine_info";
+    let values = format!("/api/v1/label/engine/values?{selected}");
+    assert_eq!(api(&second, &values)["data"], serde_json::json!([]), "no engine runs");
+    let found = api(&second, &format!("{values}&start={begin}"));
+    assert_eq!(found["data"], serde_json::json!(["deepseek"]), "{found}");
+    assert!(found.get("warnings").is_none(), "{found}");
+    let found = api(&second, &format!("/api/v1/series?{selected}&start={begin}"));
+    assert_eq!(found["data"][0]["engine"], "deepseek", "{found}");
+    let found = api(&second, &format!("/api/v1/labels?{selected}&start={begin}"));
+    assert!(found["data"].as_array().unwrap().contains(&"engine".into()), "{found}");
+    second.terminate();
 }
 
 #[test]
