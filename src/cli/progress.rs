@@ -58,6 +58,12 @@ impl Progress {
         Self { what, unit, total, done: 0, began, drawn, is_on }
     }
 
+    /// How much is done.
+    #[cfg(test)]
+    pub(crate) fn done(&self) -> u64 {
+        self.done
+    }
+
     /// So much more is done.
     pub(crate) fn advance(&mut self, by: u64) {
         self.done = self.done.saturating_add(by);

@@ -33,20 +33,27 @@ pub struct RuleNow {
     pub explained: Result<Explanation, Arc<str>>,
 }
 
-/// Observes this node as the daemon does, without acting, and evaluates rules at the end.
+/// Observes this node as the daemon does, without acting, and evaluates rules at the end. `advance`
+/// gets the time since the first sample, at each of them.
 ///
 /// # Errors
 /// A thread cannot be started.
-pub fn rules_now(settings: &Settings, rules: &RuleSet) -> anyhow::Result<Vec<RuleNow>> {
+pub fn rules_now(
+    settings: &Settings,
+    rules: &RuleSet,
+    advance: &mut dyn FnMut(Duration),
+) -> anyhow::Result<Vec<RuleNow>> {
     let mut memory = MemorySource::open(&settings.path.procfs, &settings.path.sysfs);
     let mut engines = watch_engines(settings)?;
     let mut gpu = watch_gpu(settings)?;
     let mut holders = watch_holders(settings)?;
     let mut policy = Policy::new(clock::now(), Mode::Observe, rules, DecisionId(1));
     let mut seen: Vec<Observation> = Vec::new();
-    let until = clock::uptime() + OBSERVED;
+    let began = clock::uptime();
     loop {
         let now = clock::now();
+        let elapsed = now.uptime.saturating_sub(began);
+        advance(elapsed);
         memory.read_all(&clock::uptime, &mut seen);
         engines.take(now.uptime, &mut seen);
         if let Some(gpu) = &mut gpu {
@@ -55,7 +62,7 @@ pub fn rules_now(settings: &Settings, rules: &RuleSet) -> anyhow::Result<Vec<Rul
         holders.take(now.uptime, &mut seen);
         policy.step(now, &seen);
         memory.recycle(&mut seen);
-        if now.uptime >= until {
+        if elapsed >= OBSERVED {
             let all = rules.groups.iter().flat_map(|group| &group.rules);
             return Ok(all.map(|rule| rule_now(rule, &policy)).collect());
         }

@@ -202,6 +202,22 @@ fn slow_work_shows_its_progress_on_a_terminal_alone() {
 }
 
 #[test]
+fn an_observation_of_seconds_shows_its_progress() {
+    let terminal = Terminal::new(80);
+    let mut command = Command::new(binary());
+    command.args(["rules", "check", "--now", "tests/fixtures/rules/good/page-cache.yaml"]);
+    command.env("TERM", "xterm").stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(terminal.side());
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let written = terminal.read();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{written:?}");
+    assert!(written.contains("] rules check: "), "{written:?}");
+    assert!(written.contains(" of 3 seconds"), "{written:?}");
+    assert!(written.ends_with("\r\x1b[K"), "it is removed at the end: {written:?}");
+}
+
+#[test]
 fn a_gate_without_a_unit_asks_whether_bytes_were_meant() {
     let output = Command::new(binary()).args(["gate", "--need", "10"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));

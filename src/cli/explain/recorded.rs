@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::journalled::Journalled;
 use super::{STALE_AFTER, Since};
+use crate::cli::progress::{Progress, Watched};
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::files::{open_regular, refuse_irregular};
@@ -80,7 +81,8 @@ pub(super) fn of_file(
         let begins = pieces[0].begin.at.utc;
         anyhow::bail!("{name} begins later, at {begins:.3}");
     };
-    replay(chain, name, at, journal).map(|recorded| recorded.filter(|r| r.last.is_some()))
+    replay(chain, name, at, journal, &mut progress_of(chain))
+        .map(|recorded| recorded.filter(|r| r.last.is_some()))
 }
 
 /// Replays the daemon's own ring, or else an incident file that covers the time.
@@ -92,7 +94,8 @@ pub(super) fn of_storage(
     let folder = dir.join("recording");
     let ring = pieces(&segment_files(&folder));
     if let Some(chain) = chain(&ring, at) {
-        let found = replay(chain, folder.display().to_string(), at, journal)?;
+        let found =
+            replay(chain, folder.display().to_string(), at, journal, &mut progress_of(chain))?;
         // Nothing was recorded or journalled, so that nothing changed.
         let is_newest =
             |found: &Recorded| at.is_some_and(|at| !journal.has_entries_between(found.at(), at));
@@ -101,12 +104,14 @@ pub(super) fn of_storage(
         }
     }
     let incidents = pieces(&segment_files(&dir.join("incidents")));
+    // Any of them may be the one, so that the total is unknown.
+    let mut progress = Progress::bytes("explain", None);
     for piece in incidents.chunks(1).rev() {
         if at.is_some_and(|at| piece[0].begin.at.utc > at) {
             continue;
         }
         let name = piece[0].path.display().to_string();
-        let found = replay(piece, name, at, journal)?;
+        let found = replay(piece, name, at, journal, &mut progress)?;
         if let Some(found) = found.filter(|found| found.covers(at)) {
             return Ok(Some(found));
         }
@@ -184,12 +189,18 @@ fn reach(begin: &Begin) -> Duration {
     rules.map(of_rule).max().unwrap_or_default().min(LONGEST_REACH)
 }
 
-/// Replays these files up to the time.
+/// The progress of a replay of these files.
+fn progress_of(chain: &[Piece]) -> Progress {
+    Progress::bytes("explain", Some(chain.iter().map(|piece| piece.bytes).sum()))
+}
+
+/// Replays these files up to the time. Their bytes count as progress.
 fn replay(
     chain: &[Piece],
     name: String,
     at: Option<Timestamp>,
     journal: &Journalled,
+    progress: &mut Progress,
 ) -> anyhow::Result<Option<Recorded>> {
     let Some(first) = chain.first() else { return Ok(None) };
     let mut recorded = Recorded {
@@ -207,7 +218,7 @@ fn replay(
             recorded.gap(format!("{} is gone meanwhile", piece.path.display()));
             continue;
         };
-        let mut reader = SegmentReader::open(BufReader::new(file))
+        let mut reader = SegmentReader::open(BufReader::new(Watched::new(file, progress)))
             .with_context(|| format!("cannot use {}", piece.path.display()))?;
         while let Some(entry) = reader.next_entry()? {
             let time = entry.at().map(|at| at.utc);
@@ -353,5 +364,22 @@ impl Recorded {
             remarks.push(format!("the recording ends at {ends:.3}, and this is of then: {why}"));
         }
         remarks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_of_a_replay_counts_as_progress() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/incidents/harmless-dip");
+        let pieces = pieces(&segment_files(&folder));
+        let chain = chain(&pieces, None).unwrap();
+        let mut progress = progress_of(chain);
+        let replayed = replay(chain, String::new(), None, &Journalled::none(), &mut progress);
+        assert!(replayed.unwrap().is_some());
+        assert_eq!(progress.done(), chain.iter().map(|piece| piece.bytes).sum::<u64>());
+        assert!(progress.done() > 0);
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Map, Value as Json};
 
 use super::count;
 use crate::cli::control::Client;
+use crate::cli::progress::Progress;
 use crate::cli::style::fitted;
 use crate::config::settings::Settings;
 use crate::daemon::now::{OBSERVED, RuleNow, rules_now};
@@ -99,7 +100,14 @@ impl Now {
     /// # Errors
     /// A thread cannot be started.
     pub(super) fn observe(settings: &Settings, rules: &RuleSet) -> anyhow::Result<Self> {
-        let found = rules_now(settings, rules)?;
+        let mut progress = Progress::things("rules check", "seconds", OBSERVED.as_secs());
+        let mut observed = 0;
+        let found = rules_now(settings, rules, &mut |elapsed| {
+            let seconds = elapsed.as_secs().min(OBSERVED.as_secs());
+            progress.advance(seconds - observed);
+            observed = seconds;
+        })?;
+        drop(progress);
         let all = rules.groups.iter().flat_map(|group| &group.rules);
         let mut lines: Vec<RuleLine> =
             all.zip(found).map(|(rule, now)| RuleLine::new(rule, now)).collect();
