@@ -8,8 +8,8 @@ use crate::cli::progress::{bar_of, share};
 use crate::cli::style::{Screen, Tone};
 use crate::model::{
     ApprovalPicture, EnginePhase, EnginePicture, Happened, HappenedLevel, MemoryHistory,
-    NodePicture, NodeState, Picture, Waiting, WellLevel, bytes_text, duration_text, printable,
-    seconds_text,
+    NodePicture, NodeState, Picture, SilencePicture, Waiting, WellLevel, bytes_text, duration_text,
+    printable, seconds_text,
 };
 
 /// Lines of reasons why a node is not well, where the height is limited.
@@ -125,7 +125,7 @@ struct Section {
 /// The lines of a picture. If its height is limited: none wider than the frame, and not more than
 /// it is high.
 pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
-    let Picture { engines, waiting, approvals, nodes, happened, .. } = view.picture;
+    let Picture { engines, waiting, approvals, silences, nodes, happened, .. } = view.picture;
     let now = view.picture.at;
     let mut all = vec![title(view, frame.width), machine(view.picture)];
     if let Some(why) = &view.away {
@@ -151,6 +151,7 @@ pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
     let sections = [
         section("engines", engines.iter().map(engine).collect(), Some("no engine is found")),
         section("waiting for memory", waiters, None),
+        section("silences", silences.iter().map(|one| silence(one, now)).collect(), None),
         section("nodes", nodes.iter().map(node).collect(), None),
         section("happened", past, Some("nothing has happened")),
     ];
@@ -302,6 +303,13 @@ fn waits(waiting: &Waiting, now: Timestamp, available: Option<u64>) -> Line {
         line = line.with(Tone::Plain, &format!(", behind {}", behind.join(", ")));
     }
     if reason.is_empty() { line } else { line.with(Tone::Faint, &format!(": {reason}")) }
+}
+
+fn silence(silence: &SilencePicture, now: Timestamp) -> Line {
+    let SilencePicture { id, rules, by, why, .. } = silence;
+    let ends = until(now, silence.until);
+    let line = Line::of(Tone::Plain, &format!("  {rules:<20} #{id} ends in {ends}, by {by}"));
+    if why.is_empty() { line } else { line.with(Tone::Faint, &format!(": {why}")) }
 }
 
 fn node(node: &NodePicture) -> Line {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::frame::{Frame, View, lines};
 use crate::cli::style::Screen;
-use crate::model::{MemoryHistory, Picture};
+use crate::model::{MemoryHistory, Picture, SilencePicture};
 
 const GIB: u64 = 1 << 30;
 
@@ -153,6 +153,29 @@ fn an_idle_node_says_that_nothing_runs_and_notes_are_no_warnings() {
     let all = text(&View::of(&picture), 80, Some(23), true).join("\n");
     assert!(all.contains("\nengines: no engine is found\n"), "{all}");
     assert!(all.contains("\nhappened: nothing has happened"), "{all}");
+}
+
+#[test]
+fn silences_are_listed_if_there_are_some() {
+    let mut picture = picture();
+    let all = text(&View::of(&picture), 80, None, true).join("\n");
+    assert!(!all.contains("silences"), "{all}");
+    let silence = |id, rules: &str, seconds, why: &str| SilencePicture {
+        id,
+        rules: rules.to_owned(),
+        until: picture.at + SignedDuration::from_secs(seconds),
+        by: "anna".to_owned(),
+        why: why.to_owned(),
+    };
+    picture.silences =
+        vec![silence(3, "memory/Low", 5_400, "loading by hand"), silence(4, "all", 90, "")];
+    let all = text(&View::of(&picture), 80, None, true).join("\n");
+    let expected = "\nsilences\n  \
+                    memory/Low           #3 ends in 1h, by anna: loading by hand\n  \
+                    all                  #4 ends in 1m, by anna\n";
+    assert!(all.contains(expected), "{all}");
+    let small = text(&View::of(&picture), 80, Some(40), true);
+    assert!(fits(&small, 80, 40) && small.join("\n").contains("memory/Low           #3"));
 }
 
 #[test]
