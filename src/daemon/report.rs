@@ -61,7 +61,9 @@ impl Start {
                 "the kernel log has events from before this start: see umawarden history"
             );
         }
-        let doubts = std::mem::take(&mut self.doubts);
+        let mut doubts = std::mem::take(&mut self.doubts);
+        // What this machine does not have is no trouble of it, at any start: the picture notes it.
+        doubts.retain(|_, doubt| !doubt.is_of_machine());
         if let [only] = Vec::from_iter(doubts.values())[..] {
             return log_doubt(only);
         }

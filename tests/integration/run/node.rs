@@ -93,6 +93,34 @@ fn a_rule_on_a_file_that_turns_to_garbage_is_unknown_until_it_is_back() {
     assert!(back.contains("INFO") && back.contains("source up"), "{back}");
 }
 
+/// Such a rule would be a warning of each start on such a machine.
+#[test]
+fn what_this_machine_does_not_have_is_no_warning_at_the_start() {
+    let node = Node::new("jetson");
+    node.write_rules(
+        "groups:
+- name: g
+  rules:
+  - alert: Absent
+    expr: uma_pressure_ratio{resource=\"memory\",share=\"full\",window=\"10s\"} > 0.9
+  - alert: Failing
+    expr: uma_memory_free_bytes < 1e3
+",
+    );
+    let daemon = node.start(&[]);
+    replace(&node.path("proc/meminfo"), "garbage\n");
+    let has = |daemon: &Daemon, level: &str, rule: &str| {
+        let log = daemon.log();
+        log.lines()
+            .any(|line| line.contains(level) && line.contains("unknown") && line.contains(rule))
+    };
+    daemon.wait_until("reporting what fails", |daemon| has(daemon, "WARN", "g/Failing"));
+    assert!(has(&daemon, "DEBUG", "g/Absent"), "{}", daemon.log());
+    assert!(!has(&daemon, "WARN", "g/Absent"), "{}", daemon.log());
+    let picture = daemon.get("/api/v1/picture").1;
+    assert!(picture.contains("without effect here: 1 rule (Absent)"), "{picture}");
+}
+
 #[test]
 fn rules_are_shown_as_prometheus_shows_them() {
     let node = Node::new("gb10-4k");

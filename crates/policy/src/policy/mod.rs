@@ -125,6 +125,13 @@ pub struct Doubt {
     pub reasons: Vec<String>,
 }
 
+impl Doubt {
+    /// Whether the rule is unknown only since this machine does not have what it reads.
+    pub fn is_of_machine(&self) -> bool {
+        !self.reasons.is_empty() && overview::is_of_machine(&self.reasons)
+    }
+}
+
 /// The state from which decisions follow: readings, kernel events, rules.
 #[derive(Debug)]
 pub struct Policy {

@@ -162,11 +162,16 @@ fn well(status: &Status, about: &About<'_>, has_memory: bool) -> Well {
     Well { level, reasons, notes }
 }
 
+/// Whether a rule is unknown for these reasons alone: this machine does not have what it reads.
+pub(super) fn is_of_machine(reasons: &[String]) -> bool {
+    reasons.iter().all(|why| why.ends_with(NOT_AVAILABLE))
+}
+
 /// Rules that cannot be evaluated. What this machine does not have is no trouble of it: a note.
 fn of_unknown_rules(status: &Status, add: &mut impl FnMut(WellLevel, String)) -> Vec<String> {
     let unknown = status.rules.iter().filter(|rule| rule.state == RuleState::Unknown);
     let (missing, failed): (Vec<&RuleStatus>, Vec<&RuleStatus>) =
-        unknown.partition(|rule| rule.unknown.iter().all(|why| why.ends_with(NOT_AVAILABLE)));
+        unknown.partition(|rule| is_of_machine(&rule.unknown));
     let names = |rules: &[&RuleStatus]| {
         rules.iter().map(|rule| &*rule.rule.alert).collect::<Vec<_>>().join(", ")
     };
