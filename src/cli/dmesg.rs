@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::Exit;
 use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, open_log, utc_from, written};
 use super::progress::{Progress, Watched};
-use super::style::fitted;
+use super::style::{fitted, fitted_lines};
 use crate::cli::output::{self, ReaderGone, errln};
 use crate::model::{KernelEvent, counted};
 use kernel_faults::dmesg::Message;
@@ -437,10 +437,11 @@ impl<W: Write> Report<W> {
         }
         writeln!(self.out, "\nIn {}:", counted(self.messages, "message"))?;
         for (kind, count) in &self.counts {
-            writeln!(self.out, "{count:>8}  {kind:<18}  {}", KernelEvent::meaning(kind))?;
+            let meaning = KernelEvent::meaning(kind);
+            writeln!(self.out, "{}", fitted(&format!("{count:>8}  {kind:<18}  {meaning}")))?;
         }
         if !self.is_device {
-            writeln!(self.out, "\n{TEXT_PROVES_NOTHING}")?;
+            writeln!(self.out, "\n{}", fitted_lines(TEXT_PROVES_NOTHING))?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! `umawarden history --last-boot`: prints the black box.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::Exit;
 use super::history::append;
+use super::style::{fitted, is_too_wide, stacked};
 use crate::cli::output::{self, errln};
 use crate::journal::black_box::{
     BootId, EndOfBoot, Folder, Header, LastEvent, Previous, Record, Recovered, Signal, recover,
@@ -139,29 +141,24 @@ impl Shown<'_> {
     }
 
     fn as_table(&self, to: &mut impl Write) -> std::io::Result<()> {
-        writeln!(to, "{}", self.headline())?;
+        writeln!(to, "{}", fitted(&self.headline()))?;
         if self.recovered.damaged > 0 {
             writeln!(to, "{} damaged records are left out.", self.recovered.damaged)?;
         }
         let records = self.records();
         let Some(last) = records.last() else { return Ok(()) };
-        writeln!(
-            to,
-            "\n{:>9} {:>10} {:>10} {:>10} {:>10} {:>11} {:>9} {:>9} {:>9}  remarks",
-            "second",
-            "free",
-            "available",
-            "reserve",
-            "cache",
-            "unaccounted",
-            "mem some",
-            "mem full",
-            "io full"
-        )?;
+        let is_narrow = is_too_wide(line(&TITLES).len());
+        match is_narrow {
+            true => writeln!(to)?,
+            false => writeln!(to, "\n{}", line(&TITLES))?,
+        }
         let mut before: Option<&Record> = None;
         for record in records {
-            let line = row(record, before, last);
-            writeln!(to, "{}", line.trim_end())?;
+            let cells = cells(record, before, last);
+            match is_narrow {
+                true => writeln!(to, "{}", stacked(&TITLES, &cells))?,
+                false => writeln!(to, "{}", fitted(line(&cells).trim_end()))?,
+            }
             before = Some(record);
         }
         Ok(())
@@ -229,7 +226,33 @@ fn before_end(record: &Record, last: &Record) -> f64 {
     if before == 0 { 0.0 } else { before as f64 / -1000.0 }
 }
 
-fn row(record: &Record, before: Option<&Record>, last: &Record) -> String {
+const TITLES: [&str; 10] = [
+    "second",
+    "free",
+    "available",
+    "reserve",
+    "cache",
+    "unaccounted",
+    "mem some",
+    "mem full",
+    "io full",
+    "remarks",
+];
+
+/// The width of each column but the last.
+const WIDTHS: [usize; TITLES.len() - 1] = [9, 10, 10, 10, 10, 11, 9, 9, 9];
+
+/// A line of the table.
+fn line<T: Display>(cells: &[T; TITLES.len()]) -> String {
+    let mut text = String::new();
+    for (cell, width) in cells.iter().zip(WIDTHS) {
+        append(&mut text, format_args!("{cell:>width$} "));
+    }
+    append(&mut text, format_args!(" {}", cells[TITLES.len() - 1]));
+    text
+}
+
+fn cells(record: &Record, before: Option<&Record>, last: &Record) -> [String; TITLES.len()] {
     let bytes = |signal| match record.get(signal) {
         Reading::Value(bytes) => measured_bytes_text(bytes),
         absent => word(absent).to_owned(),
@@ -238,9 +261,8 @@ fn row(record: &Record, before: Option<&Record>, last: &Record) -> String {
         Reading::Value(ratio) => format!("{:.1} %", ratio * 100.0),
         absent => word(absent).to_owned(),
     };
-    format!(
-        "{:>7.1} s {:>10} {:>10} {:>10} {:>10} {:>11} {:>9} {:>9} {:>9}  {}",
-        before_end(record, last),
+    [
+        format!("{:.1} s", before_end(record, last)),
         bytes(Signal::Free),
         bytes(Signal::Available),
         bytes(Signal::Reserve),
@@ -249,8 +271,8 @@ fn row(record: &Record, before: Option<&Record>, last: &Record) -> String {
         share(Signal::MemorySome),
         share(Signal::MemoryFull),
         share(Signal::IoFull),
-        printable(&remarks(record, before)),
-    )
+        printable(&remarks(record, before)).into_owned(),
+    ]
 }
 
 fn word(absent: Reading<f64>) -> &'static str {

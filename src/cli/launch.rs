@@ -24,7 +24,7 @@ use super::gate::{
 };
 use super::loads::{self, Need};
 use super::{Exit, death};
-use crate::cli::output::errln;
+use crate::cli::output::{self, errln};
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::daemon::peers::Peers;
@@ -407,7 +407,8 @@ impl LaunchArguments {
 
     fn print(&self, report: &DeathReport) {
         if self.daemon.json {
-            errln!("{}", serde_json::json!(report));
+            // A program reads it: it stays one line.
+            output::print_error(&format!("{}\n", serde_json::json!(report)));
         } else if report.is_failure || !report.orphans.is_empty() {
             errln!("umawarden: {}", death::text(report));
         } else {

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::Exit;
+use super::style::lines_within;
 
 /// Whether the reader of standard output has closed its end.
 static READER_GONE: AtomicBool = AtomicBool::new(false);
@@ -41,13 +42,13 @@ macro_rules! outln {
     }};
 }
 
-/// Prints a line on standard error.
+/// Prints a line on standard error, wrapped if that is a terminal.
 macro_rules! errln {
     () => { $crate::cli::output::print_error("\n") };
     ($($argument:tt)*) => {{
         let mut text = format!($($argument)*);
         text.push('\n');
-        $crate::cli::output::print_error(&text)
+        $crate::cli::output::print_fitted_error(&text)
     }};
 }
 
@@ -133,6 +134,11 @@ pub(crate) fn print(text: &str) {
 pub(crate) fn print_error(text: &str) {
     clear_line();
     let _ = pass_on(text.as_bytes(), true);
+}
+
+/// Prints lines on standard error, each wrapped if that is a terminal.
+pub(crate) fn print_fitted_error(text: &str) {
+    print_error(&lines_within(text, is_error_terminal().then(error_width)));
 }
 
 /// Passes on what another program wrote to its standard error or output.

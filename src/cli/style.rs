@@ -1,5 +1,7 @@
 //! Colours, and lines that fit the terminal.
 
+use std::borrow::Cow;
+
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::cli::output::{self, outln};
@@ -125,6 +127,41 @@ pub(super) fn fitted(text: &str) -> String {
     Row::new(Tone::Plain, "", text).shown(screen)
 }
 
+/// Lines for standard output, each wrapped if that is a terminal. They may have colours. The caller
+/// escapes what is not printable.
+pub(super) fn fitted_lines(text: &str) -> String {
+    lines_within(text, output::width())
+}
+
+/// Lines, each wrapped at that width; `None`: they stay whole.
+pub(super) fn lines_within(text: &str, width: Option<usize>) -> String {
+    let Some(width) = width else { return text.to_owned() };
+    let fit = |line: &str| {
+        let own = line.len() - line.trim_start().len();
+        let indent = (own + INDENT).min(WIDEST_HEAD);
+        if is_excerpt(line) { line.to_owned() } else { wrapped(line, 0, indent, width) }
+    };
+    text.split('\n').map(fit).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether it is a line of a file, or the carets below one, behind the margin that a mistake has.
+/// The carets would lose their place.
+fn is_excerpt(line: &str) -> bool {
+    let line = without_colours(line);
+    let number = line.trim_start();
+    number.trim_start_matches(|digit: char| digit.is_ascii_digit()).trim_start().starts_with('|')
+}
+
+/// Without the sequences that set colours.
+fn without_colours(text: &str) -> Cow<'_, str> {
+    let Some((first, rest)) = text.split_once("\x1b[") else { return Cow::Borrowed(text) };
+    let mut plain = first.to_owned();
+    for part in rest.split("\x1b[") {
+        plain.push_str(part.split_once('m').map_or(part, |(_, shown)| shown));
+    }
+    Cow::Owned(plain)
+}
+
 /// Whether a table of that width is too wide for the terminal.
 pub(super) fn is_too_wide(columns: usize) -> bool {
     output::width().is_some_and(|width| columns > width)
@@ -133,7 +170,8 @@ pub(super) fn is_too_wide(columns: usize) -> bool {
 /// A row of a table that is too wide: the first cell, and then each other one behind its title.
 pub(super) fn stacked(titles: &[&str], cells: &[String]) -> String {
     let (first, others) = cells.split_first().map_or(("", cells), |(first, rest)| (first, rest));
-    let others = titles.iter().skip(1).zip(others).filter(|(_, cell)| *cell != "-");
+    let others =
+        titles.iter().skip(1).zip(others).filter(|(_, cell)| *cell != "-" && !cell.is_empty());
     let others: Vec<String> =
         others.map(|(title, cell)| format!("{} {cell}", title.to_lowercase())).collect();
     fitted(&format!("{first}  {}", others.join(", ")))
@@ -149,7 +187,8 @@ fn aligned(text: &str) -> usize {
 }
 
 /// Breaks a text that begins in column `head` at spaces, so that no line is wider than `width`.
-/// Further lines are indented. A longer word stays whole, so that it can be copied.
+/// Further lines are indented. A longer word stays whole, so that it can be copied. Colours have no
+/// columns.
 pub(super) fn wrapped(text: &str, head: usize, indent: usize, width: usize) -> String {
     let mut shown = String::with_capacity(text.len() + 16);
     let mut column = head;
@@ -160,7 +199,7 @@ pub(super) fn wrapped(text: &str, head: usize, indent: usize, width: usize) -> S
         let gap = rest.len() - rest.trim_start_matches(' ').len();
         let word_ends = rest[gap..].find(' ').map_or(rest.len(), |at| gap + at);
         let (space, word) = (&rest[..gap], &rest[gap..word_ends]);
-        let (space_width, word_width) = (gap, word.width());
+        let (space_width, word_width) = (gap, without_colours(word).width());
         if !is_first_of_line && column + space_width + word_width > width && !word.is_empty() {
             shown.push('\n');
             shown.extend(std::iter::repeat_n(' ', indent));
@@ -217,6 +256,28 @@ mod tests {
             assert_eq!(words(&shown), words(text));
             assert!(shown.lines().all(|line| line.width() <= 20 || !line.trim().contains(' ')));
         }
+    }
+
+    #[test]
+    fn each_line_of_a_text_is_wrapped_and_an_excerpt_keeps_its_columns() {
+        let mistake = "\x1b[1mr.yaml:12:3: \x1b[31mno such metric here\x1b[0m\n\
+                       \x1b[34m12 |\x1b[0m expr: uma_such_memory > 3\n\
+                       \x1b[34m   |\x1b[0m       \x1b[31m^^^^^^^^^^^^^^^\x1b[0m\n   \
+                       = did you mean this one\n";
+        assert_eq!(lines_within(mistake, None), mistake);
+        let shown = lines_within(mistake, Some(20));
+        let plain = without_colours(&shown);
+        assert_eq!(
+            plain,
+            "r.yaml:12:3: no such\n    metric here\n\
+             12 | expr: uma_such_memory > 3\n\
+             \x20  |       ^^^^^^^^^^^^^^^\n   \
+             = did you mean\n       this one\n"
+        );
+        assert_eq!(
+            lines_within("  a reason that is long", Some(20)),
+            "  a reason that is\n      long"
+        );
     }
 
     #[test]

@@ -50,18 +50,35 @@ impl Terminal {
     }
 }
 
-/// Runs a command on a terminal of 80 columns, and returns its exit code and what it writes.
-fn on_terminal(arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String) {
-    let terminal = Terminal::new(80);
+/// Runs a command on a terminal of 80 columns, and returns what it writes to standard output.
+fn on_terminal(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    on_terminals(arguments, variables).0
+}
+
+/// Runs a command whose standard output and standard error are terminals of 80 columns each, and
+/// returns what it writes to either.
+fn on_terminals(arguments: &[&str], variables: &[(&str, &str)]) -> (String, String) {
+    let (terminal, errors) = (Terminal::new(80), Terminal::new(80));
     let mut command = Command::new(binary());
     command.args(arguments).env_remove("NO_COLOR").env("TERM", "xterm-256color");
     command.envs(variables.iter().copied());
-    // Errors are sentences that the terminal itself wraps.
-    command.stdin(Stdio::null()).stdout(terminal.side()).stderr(Stdio::null());
+    command.stdin(Stdio::null()).stdout(terminal.side()).stderr(errors.side());
     let mut child = command.spawn().unwrap();
     drop(command);
+    let errors = std::thread::spawn(|| errors.read());
     let written = terminal.read();
-    (child.wait().unwrap().code(), written)
+    child.wait().unwrap();
+    (written, errors.join().unwrap())
+}
+
+/// Fails if a line is wider than 80 columns.
+fn assert_fits(text: &str, arguments: &[&str]) {
+    // A line that is drawn again begins with a carriage return.
+    for line in plain(text).split(['\n', '\r']) {
+        // A path or an expression stays whole, so that it can be copied.
+        let is_one_word = !line.trim().contains(' ');
+        assert!(line.chars().count() <= 80 || is_one_word, "{arguments:?}: {line}");
+    }
 }
 
 fn in_a_pipe(arguments: &[&str]) -> String {
@@ -126,20 +143,60 @@ fn lines_fit_80_columns_and_have_colours_on_a_terminal_alone() {
         (vec!["promote", &storage], false),
         (vec!["loads", &storage], false),
     ] {
-        let (_, written) = on_terminal(&arguments, &[]);
+        let (written, errors) = on_terminals(&arguments, &[]);
         assert!(!has_colours || !written.is_empty(), "{arguments:?}");
-        for line in plain(&written).lines() {
-            // A path or an expression stays whole, so that it can be copied.
-            let is_one_word = !line.trim().contains(' ');
-            assert!(line.chars().count() <= 80 || is_one_word, "{arguments:?}: {line}");
-        }
+        assert_fits(&written, &arguments);
+        assert_fits(&errors, &arguments);
         assert!(!has_colours || written.contains("\x1b["), "{arguments:?}: {written}");
         for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
-            let (_, written) = on_terminal(&arguments, &[variable]);
+            let written = on_terminal(&arguments, &[variable]);
             assert!(!written.contains('\x1b'), "{arguments:?} {variable:?}: {written:?}");
         }
         assert!(!in_a_pipe(&arguments).contains('\x1b'), "{arguments:?}");
     }
+}
+
+#[test]
+fn results_and_errors_of_other_commands_fit_80_columns() {
+    let (node, _daemon, storage) = node();
+    let procfs = format!("--path.procfs={}", node.path("proc").display());
+    let sysfs = format!("--path.sysfs={}", node.path("sys").display());
+    let log = node.path("kernel.log");
+    let xid = "[   12.000000] NVRM: Xid (PCI:000f:01:00): 31, pid=7, name=x, Ch 00000008\n";
+    fs::write(&log, xid).unwrap();
+    let (log, rules) = (log.display().to_string(), node.path("rules.yaml").display().to_string());
+    let nowhere = node.path("nowhere").display().to_string();
+    let without_daemon = format!("--storage.path={nowhere}");
+    for (arguments, part) in [
+        (vec!["dmesg", &log], "local users may have had lines"),
+        (vec!["dmesg", &nowhere], "umawarden: cannot open"),
+        (vec!["tune", "--profile=dgx-spark", &procfs, &sysfs], "Profile dgx-spark"),
+        (vec!["rules", "check", &rules], "by group: "),
+        (vec!["gate", "--need=900TiB", "--timeout=0", &storage, &procfs, &sysfs], "never"),
+        (vec!["query", "uma_memory_free_bytes", &storage], "uma_memory_free_bytes"),
+        (vec!["query", "uma_memory_free_bytes + )", &storage], "umawarden: "),
+        (vec!["cluster", &storage], "no cluster is configured"),
+        (vec!["breaker", "list", &storage], ""),
+        (vec!["silence", "list", &storage], "No silence"),
+        (vec!["silence", "list", &without_daemon], "umawarden: no daemon"),
+        (vec!["loads", &storage], "has no load"),
+        // Without the id of this boot, each boot counts as an earlier one.
+        (vec!["history", "--last-boot", "--path.procfs=/nowhere", &storage], "boot"),
+        (vec!["history", "--last-boot", &without_daemon], "there is no black box"),
+    ] {
+        let (written, errors) = on_terminals(&arguments, &[]);
+        assert_fits(&written, &arguments);
+        assert_fits(&errors, &arguments);
+        // A line may end between any two words.
+        let words = plain(&(written + &errors));
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(part.trim_end()), "{arguments:?}: {words}");
+    }
+    // A pipe has each of them in one line.
+    let output = Command::new(binary()).args(["cluster", &storage]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(error.len() > 80, "{error}");
 }
 
 #[test]
@@ -424,7 +481,7 @@ fn status_and_top_print_one_screen_whose_exit_code_says_whether_it_is_well() {
     assert!(whole.contains("\n  reason 5\n"), "{whole}");
     for command in [&["status"][..], &["top", "--once"]] {
         let arguments = [command, &["--storage.path", storage]].concat();
-        let (_, written) = on_terminal(&arguments, &[("LC_ALL", "C.UTF-8")]);
+        let written = on_terminal(&arguments, &[("LC_ALL", "C.UTF-8")]);
         let written = plain(&written);
         assert!((20..24).contains(&written.lines().count()), "{arguments:?}: {written}");
         assert!(written.lines().all(|line| line.chars().count() <= 80), "{written}");

@@ -25,6 +25,7 @@ use super::fit::note_loader;
 use super::loads::{self, Need};
 use super::storage::StorageArguments;
 use crate::cli::output::{errln, outln};
+use crate::cli::style::fitted_lines;
 use crate::config::flags::RunFlags;
 use crate::config::measure::{duration_within, size_bytes};
 use crate::config::settings::Settings;
@@ -366,7 +367,7 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
         show::text(&waited);
         let note = lease.as_ref().filter(|_| waited.ended == Ended::Open);
         if let Some(note) = note.and_then(StartLease::note) {
-            outln!("note: {note}");
+            outln!("{}", fitted_lines(&format!("note: {note}")));
         }
     }
     Ok(match waited.ended {

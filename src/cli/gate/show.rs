@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::wait::{Ended, Progress, Waited};
 use crate::cli::output::{self, errln, outln};
 use crate::cli::progress::{bar, share};
+use crate::cli::style::fitted_lines;
 use crate::model::{
     GateReason, GateResponse, MemoryPool, PoolKind, bytes_text, duration_text, measured_bytes_text,
     printable, seconds_text,
@@ -151,24 +152,24 @@ pub(super) fn text(waited: &Waited) {
             format!(" in {}", response.place())
         };
         let peers: Vec<&str> = response.peers.iter().map(|peer| &*peer.node).collect();
-        outln!(
-            "open after {}: {} available{place}, {} needed{}",
+        let too = match peers.as_slice() {
+            [] => String::new(),
+            peers => format!("; open, too: {}", peers.join(", ")),
+        };
+        let text = format!(
+            "open after {}: {} available{place}, {} needed{too}",
             time(waited.waited),
             bytes_text(available),
-            bytes_text(response.request.need_bytes),
-            if peers.is_empty() {
-                String::new()
-            } else {
-                format!("; open, too: {}", peers.join(", "))
-            }
+            bytes_text(response.request.need_bytes)
         );
+        outln!("{}", fitted_lines(&text));
         for note in &response.notes {
-            outln!("note: {note}");
+            outln!("{}", fitted_lines(&format!("note: {note}")));
         }
         return;
     }
     errln!("umawarden: not open after {}:", time(waited.waited));
-    output::print_error(&printable_lines(&reasons(response)));
+    output::print_fitted_error(&printable_lines(&reasons(response)));
 }
 
 /// Reasons and notes, one per line.

@@ -10,6 +10,7 @@ use super::super::Exit;
 use super::count;
 use super::now::{Now, RuleLine};
 use crate::cli::output;
+use crate::cli::style::fitted_lines;
 use crate::config::flags::{LoadFlags, RunFlags};
 use crate::config::ladder::{BrokenLadder, broken_ladders};
 use crate::config::mistake::{Mistake, SourceText, Style};
@@ -322,7 +323,9 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
             (true, Some(groups), Some(rules), Some(remedies)) => {
                 let (groups, rules) = (count(groups, "group"), count(rules, "rule"));
                 let remedies = count(remedies, "remedy");
-                writeln!(out, "{}: {green}OK{reset}, {groups}, {rules}, {remedies}", report.file)?;
+                let counts = format!("{groups}, {rules}, {remedies}");
+                let text = format!("{}: {green}OK{reset}, {counts}", report.file);
+                writeln!(out, "{}", fitted_lines(&text))?;
             }
             (true, ..) => writeln!(out, "{}: {green}OK{reset}", report.file)?,
             (false, ..) => {
@@ -334,30 +337,36 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
             }
         }
         for mistake in mistakes.iter().chain(&findings) {
-            write!(out, "\n{}", mistake.render(style))?;
+            write!(out, "\n{}", fitted_lines(&mistake.render(style)))?;
         }
         if !report.ok {
             writeln!(out)?;
         }
     }
     for remark in &checked.remarks {
-        write!(out, "\nremark: {}", remark.render(style))?;
+        let text = format!("\nremark: {}", remark.render(style));
+        write!(out, "{}", fitted_lines(&text))?;
     }
     if checked.is_partial {
         writeln!(out, "{PARTIAL}")?;
     }
     if let Some(text) = off_text(&checked.off) {
-        writeln!(out, "\nremark: {text}\n  {}\n  = {ADD_SHIPPED}", off_names(&checked.off))?;
+        let names = off_names(&checked.off);
+        let text = format!("\nremark: {text}\n  {names}\n  = {ADD_SHIPPED}");
+        writeln!(out, "{}", fitted_lines(&text))?;
     }
     for ladder in &checked.ladders {
-        writeln!(out, "\nremark: {ladder}\n  = {}", ladder.remedy())?;
+        let text = format!("\nremark: {ladder}\n  = {}", ladder.remedy());
+        writeln!(out, "{}", fitted_lines(&text))?;
     }
     for missing in &checked.missing {
         let Missing { what, remedy, .. } = missing;
-        writeln!(out, "\non this node: {}: {what}\n  {remedy}", availability(missing))?;
+        let text = format!("\non this node: {}: {what}\n  {remedy}", availability(missing));
+        writeln!(out, "{}", fitted_lines(&text))?;
     }
     for unreadable in &checked.unreadable {
-        writeln!(out, "{red}{unreadable}{reset}")?;
+        let text = format!("{red}{unreadable}{reset}");
+        writeln!(out, "{}", fitted_lines(&text))?;
     }
     checked.now.iter().try_for_each(|now| now.print(out))
 }

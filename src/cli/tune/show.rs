@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Comparison, Done};
 use crate::cli::output::{errln, outln};
 use crate::cli::style::fitted;
-use crate::model::{bytes_text, printable};
+use crate::model::bytes_text;
 use crate::tune::{Present, Profile, Row};
 
 /// Prints each profile in a line, with its title.
@@ -19,13 +19,13 @@ pub(super) fn profiles(profiles: &[Profile]) {
 pub(super) fn table(compared: &Comparison<'_>, done: &Done) {
     let Comparison { profile, node, rows, warnings } = compared;
     let model = if node.model.is_empty() { "no name" } else { &node.model };
-    outln!(
-        "Profile {}: {}. This node: {}, {}.\n",
+    let heading = format!(
+        "Profile {}: {}. This node: {model}, {}.",
         profile.name,
         profile.title,
-        printable(model),
         bytes_text(node.memory_bytes)
     );
+    outln!("{}\n", fitted(&heading));
     outln!("  {:<28} {:>12} {:>12}  known by, why", "setting", "now", "profile");
     for row in rows {
         let mark = if row.fits() { ' ' } else { '!' };
