@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::daemon::{Daemon, binary};
+use crate::terminal::Terminal;
 
 const MIB_IN_KIB: u64 = 1 << 10;
 const GIB_IN_KIB: u64 = 1 << 20;
@@ -196,6 +197,24 @@ fn the_gate_waits_for_a_release_and_opens_within_a_second_of_its_end() {
     );
     assert!(printed.contains("memory is still being given back"), "{printed}");
     assert!(printed.contains("GiB/s more: "), "the rate of the release: {printed}");
+}
+
+#[test]
+fn on_a_terminal_a_bar_shows_how_much_of_the_need_is_there() {
+    let node = Node::new(Memory::free(60));
+    let terminal = Terminal::new(200);
+    let mut command = node.gate(&["--need=100GiB", "--timeout=3s"]);
+    command.env("TERM", "xterm").stderr(terminal.side());
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let written = terminal.read();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{written:?}");
+    // 58 of 100 GiB are eleven of twenty cells.
+    let line = "\r\x1b[K[###########---------] closed for ";
+    assert!(written.contains(line), "{written:?}");
+    assert!(written.contains("58.0 GiB available, 100.0 GiB needed"), "{written:?}");
+    let (_, end) = written.rsplit_once("\r\x1b[K").unwrap();
+    assert!(end.starts_with("umawarden: not open after 3"), "it is removed: {written:?}");
 }
 
 #[test]
