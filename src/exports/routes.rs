@@ -44,7 +44,7 @@ const SCRAPE_WAIT: Duration = Duration::from_secs(5);
 /// Concurrent journal queries, on threads of their own.
 const QUERIES: usize = 4;
 /// Concurrent queries of samples, on threads of their own; each has up to 32 MiB.
-const SAMPLE_QUERIES: usize = 2;
+pub(super) const SAMPLE_QUERIES: usize = 2;
 
 /// A path, its handler, and who may use it.
 pub(super) struct Route {

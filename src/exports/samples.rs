@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::{StatusCode, Uri, header};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use super::api::{error, success};
 use super::orders::read_short;
@@ -119,7 +120,7 @@ async fn found(site: &Site, query: Result<Query, Failure>) -> Response {
         Ok(query) => query,
         Err(failure) => return failed(&failure),
     };
-    let limit = query.timeout.unwrap_or(QUERY_TAKES).min(QUERY_TAKES);
+    let limit = limit(&query);
     let served = Arc::clone(&site.served);
     let found = on_a_thread(site, limit, move |is_canceled| {
         let now = served.status.load_full();
@@ -127,6 +128,11 @@ async fn found(site: &Site, query: Result<Query, Failure>) -> Response {
         Ok(result.data().envelope(&result.warnings))
     });
     written(found.await)
+}
+
+/// The time limit of a query: its own, if that is shorter.
+fn limit(query: &Query) -> Duration {
+    query.timeout.unwrap_or(QUERY_TAKES).min(QUERY_TAKES)
 }
 
 async fn listed(site: &Site, uri: &Uri, body: Body, listing: Listing) -> Response {
@@ -158,8 +164,7 @@ impl Drop for Canceled {
     }
 }
 
-/// Does the work in its turn, on a thread of its own. It is canceled once the time is over or the
-/// client has left.
+/// Does the work in its turn, once this node has been sampled.
 async fn on_a_thread(
     site: &Site,
     limit: Duration,
@@ -168,7 +173,16 @@ async fn on_a_thread(
     if !probes::was_sampled(&site.served.status.load()) {
         return Err(Failure::Unavailable("this node has not been sampled yet".to_owned()));
     }
-    let turns = Arc::clone(&site.sample_queries);
+    in_turn(Arc::clone(&site.sample_queries), limit, work).await
+}
+
+/// Does the work in its turn, on a thread of its own. It is canceled once the time is over or the
+/// client has left.
+async fn in_turn(
+    turns: Arc<Semaphore>,
+    limit: Duration,
+    work: impl FnOnce(&AtomicBool) -> Result<String, Failure> + Send + 'static,
+) -> Result<String, Failure> {
     let canceled = Canceled(Arc::default());
     let is_canceled = Arc::clone(&canceled.0);
     let done = async move {
@@ -205,4 +219,32 @@ fn failed(failure: &Failure) -> Response {
         Failure::Timeout(_) | Failure::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     error(status, failure.kind(), &failure.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::routes::SAMPLE_QUERIES;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_query_that_gets_no_turn_times_out_and_the_next_one_gets_it() {
+        let turns = Arc::new(Semaphore::new(SAMPLE_QUERIES));
+        let running: Vec<_> =
+            (0..SAMPLE_QUERIES).map(|_| Arc::clone(&turns).try_acquire_owned().unwrap()).collect();
+        let parameter = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let parameters = vec![parameter("query", "1"), parameter("timeout", "100ms")];
+        let query = Query::at_instant(&Parameters::new(parameters), 0).unwrap();
+        let work = |_: &AtomicBool| Ok("done".to_owned());
+        let response = written(in_turn(Arc::clone(&turns), limit(&query), work).await);
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let body = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["errorType"], "timeout", "{body}");
+        let error = body["error"].as_str().unwrap();
+        assert!(error.contains("not done within 0.1 s"), "{error}");
+        drop(running);
+        assert_eq!(in_turn(turns, QUERY_TAKES, work).await.unwrap(), "done");
+    }
 }
