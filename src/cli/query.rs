@@ -67,7 +67,8 @@ machine does not have, is absent. `umawarden rules check --now` says which rules
 
 One value is printed as a table. Values over time are printed as one line a series, the least at
 the bottom of the line and the greatest at its top; one series alone is plotted. Characters are
-plain ASCII where the locale is not UTF-8. --json prints a series a line, as Prometheus' API has it.
+plain ASCII where the locale is not UTF-8. A range alone, such as uma_memory_free_bytes[1m], is
+printed as its samples with their times. --json prints a series a line, as Prometheus' API has it.
 
 Exit codes: 0 shown; 1 the expression yields nothing; 2 it cannot be used, or no daemon responds.
 

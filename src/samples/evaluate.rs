@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use promql_rules::store::SeriesStore;
-use promql_rules::{EvalTime, Evaluated, Expr, Labels, Sample, Value};
+use promql_rules::{EvalTime, Evaluated, Expr, Labels, Sample, Value, ValueType};
 
 use super::MAX_POINTS;
 
@@ -32,8 +32,10 @@ pub enum Found {
     Scalar(i64, f64),
     /// An instant vector.
     Vector(i64, Vec<Sample>),
-    /// Series over a range, sorted by their labels.
+    /// Series over a range, or their samples in one, sorted by their labels.
     Matrix(Vec<Series>),
+    /// A string, with the instant of the query.
+    Text(i64, Arc<str>),
 }
 
 /// A series of a result.
@@ -103,12 +105,7 @@ pub fn evaluate(
     is_canceled: &AtomicBool,
 ) -> Result<Found, Failure> {
     let (start_ms, end_ms, step_ms) = match when {
-        When::At(at_ms) => {
-            return Ok(match value_at(expr, store, at_ms)? {
-                Value::Scalar(value) => Found::Scalar(at_ms, value),
-                Value::Vector(samples) => Found::Vector(at_ms, samples),
-            });
-        }
+        When::At(at_ms) => return at_instant(expr, store, at_ms),
         When::Range { start_ms, end_ms, step_ms } => (start_ms, end_ms, step_ms.max(1)),
     };
     let mut matrix = Matrix::default();
@@ -123,12 +120,49 @@ pub fn evaluate(
         let Some(next_ms) = at_ms.checked_add(step_ms) else { break };
         at_ms = next_ms;
     }
-    Ok(Found::Matrix(matrix.sorted()))
+    Ok(Found::Matrix(sorted(matrix.series)))
+}
+
+fn at_instant(expr: &Expr, store: &SeriesStore, at_ms: i64) -> Result<Found, Failure> {
+    if let Some(text) = expr.string() {
+        return Ok(Found::Text(at_ms, Arc::clone(text)));
+    }
+    if expr.value_type() == ValueType::Range {
+        return Ok(Found::Matrix(samples_at(expr, store, at_ms)?));
+    }
+    Ok(match value_at(expr, store, at_ms)? {
+        Value::Scalar(value) => Found::Scalar(at_ms, value),
+        Value::Vector(samples) => Found::Vector(at_ms, samples),
+    })
+}
+
+/// The samples in the range of a range selector, each with its own time.
+fn samples_at(expr: &Expr, store: &SeriesStore, at_ms: i64) -> Result<Vec<Series>, Failure> {
+    let mut series = Vec::new();
+    let mut count = 0;
+    for (key, window) in expr.samples(store, instant(at_ms)).map_err(Failure::Execution)? {
+        let points: Vec<_> = window.points().map(|point| (point.at_ms, point.value)).collect();
+        count += points.len();
+        if count > MAX_POINTS {
+            return Err(Failure::Execution(format!(
+                "the result has more than {MAX_POINTS} points: choose a shorter range, or fewer \
+                 series"
+            )));
+        }
+        if !points.is_empty() {
+            let (name, labels) = (Some(Arc::clone(&key.name)), Arc::clone(&key.labels));
+            series.push(Series { name, labels, points });
+        }
+    }
+    Ok(sorted(series))
+}
+
+fn instant(at_ms: i64) -> EvalTime {
+    EvalTime { timeline_ms: at_ms, utc_ms: at_ms }
 }
 
 fn value_at(expr: &Expr, store: &SeriesStore, at_ms: i64) -> Result<Value, Failure> {
-    let at = EvalTime { timeline_ms: at_ms, utc_ms: at_ms };
-    match expr.evaluate(store, at).map_err(Failure::Execution)? {
+    match expr.evaluate(store, instant(at_ms)).map_err(Failure::Execution)? {
         Evaluated::Known(value) => Ok(value),
         // Only bounds make it unknown: there are no failed readings in the store.
         Evaluated::Unknown(why) => Err(Failure::Execution(why.join("; "))),
@@ -169,10 +203,9 @@ impl Matrix {
         }
         Ok(())
     }
+}
 
-    fn sorted(self) -> Vec<Series> {
-        let mut series = self.series;
-        series.sort_by(|one, other| (&one.name, &one.labels).cmp(&(&other.name, &other.labels)));
-        series
-    }
+fn sorted(mut series: Vec<Series>) -> Vec<Series> {
+    series.sort_by(|one, other| (&one.name, &one.labels).cmp(&(&other.name, &other.labels)));
+    series
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use promql_rules::{Expr, ExprError, Selection, parse};
+use promql_rules::{Expr, ExprError, Selection, ValueType, parse_query};
 
 use super::{Failure, Found, Listing, MAX_STEPS, QueryResult, When};
 use crate::model::{SeriesKey, duration};
@@ -115,7 +115,15 @@ impl Query {
         let limit = parameters.count("limit")?;
         let has_target_labels = parameters.has_target_labels()?;
         let text = parameters.get("query").unwrap_or_default();
-        let expr = parse(text).map_err(|error| invalid("query", &placed(text, &error)))?;
+        let expr = parse_query(text).map_err(|error| invalid("query", &placed(text, &error)))?;
+        let found = expr.value_type();
+        if let (When::Range { .. }, ValueType::Range | ValueType::Text) = (when, found) {
+            let why = format!(
+                "invalid expression type \"{}\" for range query, must be Scalar or instant Vector",
+                found.documented()
+            );
+            return Err(invalid("query", &why));
+        }
         Ok(Self { expr, when, limit, timeout, has_target_labels })
     }
 
@@ -134,7 +142,7 @@ impl Found {
     /// The number of series.
     pub fn count(&self) -> usize {
         match self {
-            Self::Scalar(..) => 1,
+            Self::Scalar(..) | Self::Text(..) => 1,
             Self::Vector(_, samples) => samples.len(),
             Self::Matrix(series) => series.len(),
         }
@@ -142,7 +150,7 @@ impl Found {
 
     fn truncate(&mut self, limit: usize) {
         match self {
-            Self::Scalar(..) => {}
+            Self::Scalar(..) | Self::Text(..) => {}
             Self::Vector(_, samples) => samples.truncate(limit),
             Self::Matrix(series) => series.truncate(limit),
         }

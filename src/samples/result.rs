@@ -46,6 +46,12 @@ impl QueryResult {
                 }
                 out.push(']');
             }
+            Found::Text(at_ms, text) => {
+                out.push_str("{\"resultType\":\"string\",\"result\":[");
+                time(&mut out, *at_ms);
+                // Writing to a string does not fail.
+                let _ = write!(out, ",{}]", Value::from(&**text));
+            }
         }
         out.push('}');
         Data(out)
@@ -97,16 +103,23 @@ fn open(
     out.push('}');
 }
 
-/// `[1435781430.781,"1"]`: seconds with milliseconds if there are any, and the value as text, since
-/// JSON has neither infinities nor NaN.
-fn point(out: &mut String, at_ms: i64, value: f64) {
+/// `1435781430.781`: seconds, with milliseconds if there are any.
+fn time(out: &mut String, at_ms: i64) {
     let sign = if at_ms < 0 { "-" } else { "" };
     let (seconds, ms) = (at_ms.unsigned_abs() / 1000, at_ms.unsigned_abs() % 1000);
     // Writing to a string does not fail.
     let _ = match ms {
-        0 => write!(out, "[{sign}{seconds},\""),
-        ms => write!(out, "[{sign}{seconds}.{ms:03},\""),
+        0 => write!(out, "{sign}{seconds}"),
+        ms => write!(out, "{sign}{seconds}.{ms:03}"),
     };
+}
+
+/// `[1435781430.781,"1"]`: the value is a text, since JSON has neither infinities nor NaN.
+fn point(out: &mut String, at_ms: i64, value: f64) {
+    out.push('[');
+    time(out, at_ms);
+    out.push_str(",\"");
+    // Writing to a string does not fail.
     let _ = match value {
         f64::INFINITY => out.write_str("+Inf"),
         f64::NEG_INFINITY => out.write_str("-Inf"),

@@ -237,6 +237,7 @@ fn results_are_written_as_prometheus_writes_them() {
             r#""matrix","result":[{"metric":{},"values":[[0,"NaN"],[1.500,"-0"],[-1.002,"1000000000000000000000"],[2.007,"0.0000001"]]}]"#,
         ),
         (Found::Matrix(Vec::new()), r#""matrix","result":[]"#),
+        (Found::Text(1_500, "a\"\n".into()), r#""string","result":[1.500,"a\"\n"]"#),
     ] {
         let result = QueryResult { found, warnings: Vec::new() };
         let data = result.data();
@@ -290,6 +291,33 @@ fn a_query_reads_the_kept_samples_and_the_newest_ones() {
 }
 
 #[test]
+fn a_range_alone_is_its_samples_and_a_string_is_itself() {
+    let keys = series(&[("uma_memory_free_bytes", &[])]);
+    let live = Live::new(node(), Past::Read);
+    for step in 0..60 {
+        let value = Reading::Value(f64::from(step));
+        live.take(&status(BEGIN_MS + i64::from(step) * 5_000, &keys, &[value]));
+    }
+    let now_ms = BEGIN_MS + 298_000;
+    let now = status(now_ms, &keys, &[Reading::Value(99.0)]);
+    let data = |expr: &str| envelope(&live, &instant(expr, now_ms), &now)["data"].clone();
+    let matrix = |values: &[(u32, &str)]| {
+        let metric = serde_json::json!({ "__name__": "uma_memory_free_bytes" });
+        let series = serde_json::json!([{ "metric": metric, "values": values }]);
+        serde_json::json!({ "resultType": "matrix", "result": series })
+    };
+    // The sample at the begin of the range is not within it.
+    let expected = matrix(&[(1_290, "58"), (1_295, "59"), (1_298, "99")]);
+    assert_eq!(data("uma_memory_free_bytes[13s]"), expected);
+    let expected = matrix(&[(1_235, "47")]);
+    assert_eq!(data("(uma_memory_free_bytes[5s] offset 1m)"), expected);
+    let nothing = serde_json::json!({ "resultType": "matrix", "result": [] });
+    assert_eq!(data("uma_memory_free_bytes[1s] offset 1h"), nothing);
+    let text = serde_json::json!({ "resultType": "string", "result": [1_298, "a"] });
+    assert_eq!(data("\"a\""), text);
+}
+
+#[test]
 fn unknown_readings_are_absent_with_a_remark() {
     let keys = series(&[("uma_memory_free_bytes", &[]), ("uma_memory_total_bytes", &[])]);
     let live = Live::new(node(), Past::Read);
@@ -332,6 +360,11 @@ fn bounds_are_errors_that_name_them() {
     assert!(text.contains("more than 1048576 samples") && text.contains("shorter range"), "{text}");
     let Failure::Execution(text) = over("19000", "20000", "1s") else { panic!("no bound") };
     assert!(text.contains("more than 131072 points") && text.contains("longer step"), "{text}");
+    let samples = instant("uma_memory_free_bytes[1h]", BEGIN_MS + 19_000_000);
+    let Failure::Execution(text) = live.query(&samples, &now, SOON, &RUNS).unwrap_err() else {
+        panic!("no bound")
+    };
+    assert!(text.contains("more than 131072 points") && text.contains("fewer series"), "{text}");
     let canceled = AtomicBool::new(true);
     let range = [("query", "1"), ("start", "0"), ("end", "10"), ("step", "1")];
     let query = Query::over_range(&parameters(&range)).unwrap();
@@ -349,6 +382,13 @@ fn mistakes_in_parameters_are_named() {
     for (name, value, problem) in [
         ("query", "uma_a[5m:1m]", "1:6: parse error: subqueries are not supported"),
         ("query", "uma_a @ 5", "1:7: parse error: "),
+        (
+            "query",
+            "uma_a[5m]",
+            "invalid parameter \"query\": invalid expression type \"range vector\" for range \
+             query, must be Scalar or instant Vector",
+        ),
+        ("query", "\"a\"", "invalid expression type \"string\" for range query"),
         ("query", "sum(\n  uma_a", "2:8: parse error: unclosed left parenthesis"),
         ("query", "quantil(0.5, uma_a)", "1:1: parse error: unknown function"),
         ("start", "yesterday", "cannot parse \"yesterday\" to a valid timestamp"),

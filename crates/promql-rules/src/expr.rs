@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::analysis::{Facts, Never, Threshold};
-use super::store::{SeriesId, SeriesStore};
+use super::store::{SeriesId, SeriesStore, Window};
 use super::syntax::{Kind, Node, ValueType};
-use super::{Wanted, analysis, check, eval, literal, parser, rewrite};
+use super::{SeriesKey, Wanted, analysis, check, eval, literal, parser, rewrite};
 
 /// A parsed and type-checked expression.
 #[derive(Clone, Debug)]
@@ -145,6 +145,13 @@ pub fn parse(text: &str) -> Result<Expr, ExprError> {
     Ok(Expr { root, patterns })
 }
 
+/// As [`parse`], but takes a range selector or a string alone as well: [`Expr::samples`] and
+/// [`Expr::string`] have their values.
+pub fn parse_query(text: &str) -> Result<Expr, ExprError> {
+    let (root, patterns) = parser::parse_any(text)?;
+    Ok(Expr { root, patterns })
+}
+
 impl Expr {
     /// Finds series and label names that this build does not export.
     pub fn check(&self, known: &dyn KnownSeries) -> Result<(), ExprError> {
@@ -221,6 +228,34 @@ impl Expr {
             same
         });
         reads
+    }
+
+    /// The type of its value.
+    pub fn value_type(&self) -> ValueType {
+        self.root.value_type()
+    }
+
+    /// The string that it is, if it is one alone.
+    pub fn string(&self) -> Option<&Arc<str>> {
+        match &self.root.bare().kind {
+            Kind::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The series that it selects, if it is a range selector alone, each with its samples in the
+    /// range. An error says why some are unknown.
+    pub fn samples<'s>(
+        &self,
+        store: &'s SeriesStore,
+        at: EvalTime,
+    ) -> Result<Vec<(&'s SeriesKey, Window<'s>)>, String> {
+        match &self.root.bare().kind {
+            Kind::Range { selector, range_ms } => {
+                eval::sampled(selector, *range_ms, store, at).map_err(|why| why.join("; "))
+            }
+            _ => Err("only a range selector alone has samples".to_owned()),
+        }
     }
 
     /// Whether it is a bare selector.

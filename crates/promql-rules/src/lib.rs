@@ -30,7 +30,7 @@ pub use alert::{Alert, AlertRule, AlertState, Alerts};
 pub use analysis::{Effort, Facts, Never, Threshold};
 pub use expr::{
     EvalTime, Evaluated, Expr, ExprError, KnownSeries, Labels, Sample, Value, number, parse,
-    unquote,
+    parse_query, unquote,
 };
 pub use parser::is_label_name;
 pub use quiet::Watch;
@@ -38,5 +38,6 @@ pub use reading::{Reading, as_number};
 pub use selection::Selection;
 pub use series::{CLUSTER_LABEL, EXPORTED_NODE_LABEL, NODE_LABEL, SeriesKey, Wanted};
 pub use suggest::did_you_mean;
+pub use syntax::ValueType;
 pub use trace::{Relation, Traced, TracedRange, TracedValue};
 pub use vocabulary::{Vocabulary, vocabulary};

@@ -322,7 +322,7 @@ impl AggregateOp {
 
 /// The types of PromQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ValueType {
+pub enum ValueType {
     /// A number.
     Scalar,
     /// A string literal.
@@ -335,7 +335,7 @@ pub(super) enum ValueType {
 
 impl ValueType {
     /// The name in errors of Prometheus.
-    pub(super) fn documented(self) -> &'static str {
+    pub fn documented(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
             Self::Text => "string",

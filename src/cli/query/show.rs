@@ -20,6 +20,9 @@ const WIDEST: usize = 200;
 /// The most series that are printed for people.
 const MOST_SERIES: usize = 100;
 
+/// The most samples of one series that are printed for people; the newest ones.
+const MOST_SAMPLES: usize = 100;
+
 /// What text is printed on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Canvas {
@@ -40,6 +43,8 @@ impl Canvas {
 pub(super) struct Shown {
     series: Vec<Series>,
     is_range: bool,
+    /// The result of a query that is a string, as the API has it, and the string.
+    string: Option<(Value, String)>,
 }
 
 #[derive(Debug)]
@@ -62,7 +67,13 @@ impl Shown {
         let unreadable = || "the response is no result of a query";
         let result = &data["result"];
         let kind = data["resultType"].as_str().with_context(unreadable)?;
+        let mut string = None;
         let series = match kind {
+            "string" => {
+                let text = result.get(1).and_then(Value::as_str).with_context(unreadable)?;
+                string = Some((serde_json::json!({ "value": result }), text.to_owned()));
+                Vec::new()
+            }
             "scalar" => {
                 let json = serde_json::json!({ "value": result });
                 vec![Series::of(json).with_context(unreadable)?]
@@ -73,25 +84,32 @@ impl Shown {
                     .collect::<Result<_, _>>()?
             }
         };
-        Ok(Self { series, is_range: kind == "matrix" })
+        Ok(Self { series, is_range: kind == "matrix", string })
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.series.is_empty()
+        self.series.is_empty() && self.string.is_none()
     }
 
     /// One object a series.
     pub(super) fn json_lines(&self) -> impl Iterator<Item = &Value> {
-        self.series.iter().map(|series| &series.json)
+        let string = self.string.iter().map(|(json, _)| json);
+        self.series.iter().map(|series| &series.json).chain(string)
     }
 
     /// The text for people, without the last newline.
     pub(super) fn text(&self, canvas: Canvas, times: Times) -> String {
+        if let Some((_, text)) = &self.string {
+            return printable(text).into_owned();
+        }
         let shown = self.series.get(..MOST_SERIES).unwrap_or(&self.series);
         let mut out = match (shown, times.since.filter(|_| self.is_range)) {
             ([], _) => "nothing: no series has a value that the expression selects".to_owned(),
             ([only], Some(since)) => only.plot(canvas, since, times),
             (many, Some(since)) => lines(many, canvas, since, times),
+            (many, None) if self.is_range => {
+                many.iter().map(Series::samples).collect::<Vec<_>>().join("\n")
+            }
             (many, None) => table(many),
         };
         let left = self.series.len() - shown.len();
@@ -182,6 +200,23 @@ impl Series {
         }
     }
 
+    /// Its name, and a line for each sample with its time.
+    fn samples(&self) -> String {
+        let earlier = self.points.len().saturating_sub(MOST_SAMPLES);
+        let points = self.points.get(earlier..).unwrap_or(&self.points);
+        let values: Vec<String> = points.iter().map(|(_, value)| self.value_text(*value)).collect();
+        let width = values.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+        let mut out = printable(&self.name).into_owned();
+        if earlier > 0 {
+            // Writing to a string does not fail.
+            let _ = write!(out, "\n  {earlier} earlier samples (--json has all)");
+        }
+        for ((at, _), value) in points.iter().zip(values) {
+            let _ = write!(out, "\n  {value:>width$}  {}", time_text(*at));
+        }
+        out
+    }
+
     fn bounds(&self) -> (f64, f64) {
         plot::bounds(self.points.iter().map(|(_, value)| *value)).unwrap_or((0.0, 0.0))
     }
@@ -225,6 +260,13 @@ impl Series {
         let _ = write!(out, "\n{:>margin$}  {from}{:>gap$}{to}", "", "");
         out
     }
+}
+
+/// With milliseconds. A time that no clock shows is printed as seconds.
+fn time_text(seconds: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, reason = "it saturates, which is no time")]
+    let at = Timestamp::from_millisecond((seconds * 1000.0).round() as i64);
+    at.map_or_else(|_| seconds.to_string(), |at| format!("{at:.3}"))
 }
 
 fn seconds(at: Timestamp) -> f64 {

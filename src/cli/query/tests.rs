@@ -38,6 +38,29 @@ fn one_value_is_a_table_with_units() {
 }
 
 #[test]
+fn samples_are_printed_with_their_times_and_a_string_as_it_is() {
+    let values = json!([[1_000, "1610612736"], [1_005.25, "0"]]);
+    let metric = json!({ "__name__": "uma_a_bytes" });
+    let result = json!([{ "metric": metric, "values": values }, matrix("uma_b", &["1"])]);
+    let data = json!({ "resultType": "matrix", "result": result });
+    let shown = Shown::of(&data).unwrap();
+    assert_eq!(
+        shown.text(UTF8, times(None, 1_010, 5)),
+        "uma_a_bytes\n  1.5 GiB  1970-01-01T00:16:40.000Z\n      0 B  1970-01-01T00:16:45.250Z\n\
+         uma_b{pool=\"host\"}\n  1  1970-01-01T00:16:40.000Z"
+    );
+    let many = vec!["1"; 130];
+    let data = json!({ "resultType": "matrix", "result": [matrix("uma_a", &many)] });
+    let text = Shown::of(&data).unwrap().text(UTF8, times(None, 9_000, 5));
+    assert_eq!(text.lines().nth(1), Some("  30 earlier samples (--json has all)"), "{text}");
+    assert_eq!(text.lines().count(), 102);
+    let shown = Shown::of(&json!({ "resultType": "string", "result": [1, "a\n"] })).unwrap();
+    assert_eq!(shown.text(UTF8, times(None, 1, 5)), "a\\n");
+    assert!(!shown.is_empty());
+    assert_eq!(shown.json_lines().collect::<Vec<_>>(), [&json!({ "value": [1, "a\n"] })]);
+}
+
+#[test]
 fn values_over_time_are_lines() {
     let values = ["0", "1", "2", "3", "4", "5", "6", "7"];
     let result = [matrix("uma_a", &values), matrix("uma_b", &values[..3])];
@@ -118,6 +141,7 @@ fn other_responses_are_errors() {
         json!({ "resultType": "vector", "result": [{}] }),
         json!({ "resultType": "vector", "result": [{ "metric": {}, "value": [1, "x"] }] }),
         json!({ "resultType": "scalar", "result": [1] }),
+        json!({ "resultType": "string", "result": [1, 2] }),
     ] {
         assert!(Shown::of(&data).is_err(), "{data}");
     }

@@ -36,6 +36,11 @@ fn a_query_is_sent_in_the_address_or_as_a_form() {
     // What the form has wins, as in Go.
     let both = form(&server, "/api/v1/query?query=1", "query=2").json();
     assert_eq!(both["data"], json!({ "resultType": "scalar", "result": [at, "2"] }));
+    let text = data(&server, "/api/v1/query?query=%22a%22");
+    assert_eq!(text, json!({ "resultType": "string", "result": [at, "a"] }));
+    let samples = data(&server, "/api/v1/query?query=uma_memory_free_bytes%5B1m%5D");
+    assert_eq!(samples["resultType"], "matrix");
+    assert_eq!(samples["result"][0]["values"], json!([[at, "4096"]]));
     let range = format!("query=uma_memory_free_bytes+%2B+1&start={at}&end={}&step=1s", at + 2);
     let posted = form(&server, "/api/v1/query_range", &range).json();
     assert_eq!(posted["data"]["resultType"], "matrix");
@@ -76,6 +81,12 @@ fn errors_have_the_status_and_type_of_prometheus() {
         ("/api/v1/query?query=a&time=x", 400, "bad_data", "cannot parse \"x\""),
         ("/api/v1/query?query=%ff", 400, "bad_data", ""),
         ("/api/v1/query_range?query=a", 400, "bad_data", "invalid parameter \"start\""),
+        (
+            "/api/v1/query_range?query=a%5B1m%5D&start=0&end=1&step=1",
+            400,
+            "bad_data",
+            "invalid expression type \"range vector\" for range query, must be Scalar or instant",
+        ),
         ("/api/v1/series", 400, "bad_data", "no match[] parameter provided"),
         ("/api/v1/labels?match[]=%7B%7D", 400, "bad_data", "at least one non-empty matcher"),
     ] {

@@ -18,8 +18,8 @@ use std::collections::HashSet;
 
 use super::functions::Function;
 use super::syntax::{Kind, Node, Selector};
-use super::{EvalTime, Evaluated, Labels, Sample, TracedRange, Value};
-use crate::store::SeriesStore;
+use super::{EvalTime, Evaluated, Labels, Sample, SeriesKey, TracedRange, Value};
+use crate::store::{SeriesStore, Window};
 
 /// The most elements that a vector may have.
 const MAX_ELEMENTS: usize = 20_000;
@@ -30,7 +30,6 @@ pub(super) use aggregate::reduced;
 pub(super) use numbers::{arithmetic, compares, scalars};
 pub(super) use over_time::{Range, apply};
 use partial::{Because, Given, Number, Vector};
-use select::SeriesWindow;
 pub(super) use select::{is_open, matching_series};
 
 /// The result of an evaluation.
@@ -91,21 +90,31 @@ fn reasons(missing: Vec<Missing>, because: Because) -> Vec<String> {
 }
 
 /// The samples in a range, series by series, or why they are unknown.
+pub(super) fn sampled<'s>(
+    selector: &Selector,
+    range_ms: i64,
+    store: &'s SeriesStore,
+    at: EvalTime,
+) -> Result<Vec<(&'s SeriesKey, Window<'s>)>, Vec<String>> {
+    let mut evaluator = Evaluator { store, at, missing: Vec::new() };
+    let windows = evaluator.windows(selector, range_ms);
+    if !evaluator.missing.is_empty() {
+        return Err(evaluator.missing.into_iter().map(|missing| missing.reason).collect());
+    }
+    Ok(windows.series.into_iter().map(|series| (series.key, series.window)).collect())
+}
+
+/// The samples in a range in short, series by series, or why they are unknown.
 pub(super) fn windows(
     selector: &Selector,
     range_ms: i64,
     store: &SeriesStore,
     at: EvalTime,
 ) -> Result<Vec<TracedRange>, Vec<String>> {
-    let mut evaluator = Evaluator { store, at, missing: Vec::new() };
-    let windows = evaluator.windows(selector, range_ms);
-    if !evaluator.missing.is_empty() {
-        return Err(evaluator.missing.into_iter().map(|missing| missing.reason).collect());
-    }
-    let range = |series: SeriesWindow<'_>| {
-        let values = || series.window.points().map(|point| point.value);
+    let range = |(key, window): (&SeriesKey, Window<'_>)| {
+        let values = || window.points().map(|point| point.value);
         TracedRange {
-            labels: series.key.labels.clone(),
+            labels: key.labels.clone(),
             count: values().count(),
             first: values().next().unwrap_or_default(),
             last: values().next_back().unwrap_or_default(),
@@ -113,7 +122,7 @@ pub(super) fn windows(
             greatest: if values().count() > 0 { sums::greatest(values()) } else { 0.0 },
         }
     };
-    Ok(windows.series.into_iter().map(range).collect())
+    Ok(sampled(selector, range_ms, store, at)?.into_iter().map(range).collect())
 }
 
 struct Evaluator<'s> {

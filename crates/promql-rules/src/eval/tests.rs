@@ -1,7 +1,7 @@
 //! Results with failed readings hold for all their possible values.
 
 use self::Knowledge::{Exists, No, Nothing, Yes};
-use super::super::{EvalTime, Evaluated, Value, parse};
+use super::super::{EvalTime, Evaluated, Value, ValueType, parse, parse_query};
 use super::evaluate_root;
 use crate::store::SeriesStore;
 use crate::{Reading, SeriesKey};
@@ -362,4 +362,40 @@ fn only_deciding_readings_are_reported_as_missing() {
         let reasons = expected.iter().map(|name| format!("{name}: reading failed"));
         assert_eq!(evaluation.evaluated, Evaluated::Unknown(reasons.collect()), "{text}");
     }
+}
+
+#[test]
+fn a_query_may_be_a_range_or_a_string_and_a_rule_may_not() {
+    let mut store = SeriesStore::default();
+    store.retain("m", i64::MAX);
+    for (k, first) in [("1", 1.0), ("2", 5.0)] {
+        let id = store.intern(&SeriesKey::new("m", &[("k", k)]));
+        for step in 0..4_i32 {
+            let at_ms = 7_000 + i64::from(step) * 1_000;
+            store.append(id, at_ms, Reading::Value(first + f64::from(step)));
+        }
+    }
+    for (text, expected) in [
+        ("m{k=\"1\"}[2s]", vec![vec![(9_000, 3.0), (10_000, 4.0)]]),
+        ("(m{k=\"1\"}[1s] offset 2s)", vec![vec![(8_000, 2.0)]]),
+        ("m[1s]", vec![vec![(10_000, 4.0)], vec![(10_000, 8.0)]]),
+        ("n[1s]", vec![]),
+    ] {
+        let query = parse_query(text).unwrap();
+        assert_eq!((query.value_type(), query.string()), (ValueType::Range, None), "{text}");
+        let found: Vec<Vec<_>> = query
+            .samples(&store, NOW)
+            .unwrap()
+            .into_iter()
+            .map(|(_, window)| window.points().map(|point| (point.at_ms, point.value)).collect())
+            .collect();
+        assert_eq!(found, expected, "{text}");
+        assert!(query.evaluate(&store, NOW).is_err(), "{text}");
+        assert!(parse(text).unwrap_err().message.contains("\"range vector\""), "{text}");
+    }
+    let query = parse_query("(\"a\")").unwrap();
+    assert_eq!(query.string().map(|text| &**text), Some("a"));
+    assert!(query.samples(&store, NOW).is_err() && query.evaluate(&store, NOW).is_err());
+    assert!(parse("\"a\"").unwrap_err().message.contains("\"string\""));
+    assert!(parse_query("m[1s] + 1").is_err() && parse_query("-m[1s]").is_err());
 }

@@ -27,6 +27,13 @@ const MAX_PATTERNS: usize = 32;
 
 /// Reads a whole expression; also returns the number of its regular expressions.
 pub(super) fn parse(text: &str) -> Result<(Node, usize), ExprError> {
+    let (node, patterns) = parse_any(text)?;
+    typing::result(&node)?;
+    Ok((node, patterns))
+}
+
+/// The same for an expression of any type.
+pub(super) fn parse_any(text: &str) -> Result<(Node, usize), ExprError> {
     let tokens = tokens_within(text)?;
     let mut parser = Parser::new(text, tokens);
     if parser.peek() == &Token::End {
@@ -36,7 +43,6 @@ pub(super) fn parse(text: &str) -> Result<(Node, usize), ExprError> {
     if parser.peek() != &Token::End {
         return Err(parser.unexpected("an operator or the end"));
     }
-    typing::result(&node)?;
     Ok((node, parser.patterns))
 }
 
