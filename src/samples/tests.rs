@@ -380,8 +380,16 @@ fn mistakes_in_parameters_are_named() {
     };
     assert_eq!(range(&[]), Ok(()));
     for (name, value, problem) in [
-        ("query", "uma_a[5m:1m]", "1:6: parse error: subqueries are not supported"),
-        ("query", "uma_a @ 5", "1:7: parse error: "),
+        ("query", "uma_a[5m:1m]", "1:6: parse error: subqueries are not supported here (use "),
+        ("query", "uma_a @ 5", "1:7: parse error: the @ modifier is not supported here (offset "),
+        (
+            "query",
+            "{__name__=~\"uma_.*\"}",
+            "matching several metrics by name is not supported here",
+        ),
+        ("query", "{pool=\"host\"}", "a selector without a metric's name is not supported here"),
+        ("query", "hour()", "1:1: parse error: function hour is not supported here"),
+        ("query", "uma_a offset -1m", "1:14: parse error: a negative offset is not supported here"),
         (
             "query",
             "uma_a[5m]",

@@ -581,7 +581,7 @@ fn promtool_accepts_and_rejects_the_same_texts() {
             assert_eq!(again, Ok(printed), "{text}");
         }
         let is_beyond_the_subset = ours.as_ref().is_err_and(|error| {
-            error.message.ends_with("not supported in rules here")
+            error.message.ends_with("not supported here")
                 || error.message.starts_with("a negative offset")
                 // Prometheus finds this only when it evaluates.
                 || error.message.starts_with("invalid regular expression in label_replace")

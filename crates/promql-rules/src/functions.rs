@@ -184,7 +184,7 @@ pub(super) static REFUSED: [(&str, &str); 10] = [
     ("sort_by_label_desc", UNORDERED),
 ];
 
-const UNORDERED: &str = "it is experimental in Prometheus, and alerts have no order: leave it out";
+const UNORDERED: &str = "it is experimental in Prometheus: leave it out";
 
 const NATIVE: &str = "there are no native histograms here: use the _sum and _count series";
 

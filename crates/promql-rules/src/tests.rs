@@ -107,7 +107,7 @@ fn unsupported_features_are_refused_by_name() {
         assert_eq!(
             message,
             format!(
-                "{what} {} not supported in rules here",
+                "{what} {} not supported here",
                 match what {
                     "subqueries" => "are",
                     _ => "is",

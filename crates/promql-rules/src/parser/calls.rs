@@ -30,7 +30,7 @@ impl Parser<'_> {
         if let Some((name, hint)) = REFUSED_AGGREGATIONS.iter().find(|(name, _)| *name == written)
             && is_use
         {
-            let message = format!("{name} is not supported in rules here");
+            let message = format!("{name} is not supported here");
             return Err(ExprError::new(span, message).with_hint(*hint));
         }
         let Some(op) = AggregateOp::ALL.into_iter().find(|op| op.name() == written && is_use)
@@ -156,11 +156,11 @@ impl Parser<'_> {
 
 fn unknown_function(name: &str, span: std::ops::Range<usize>) -> ExprError {
     if let Some((name, hint)) = REFUSED.iter().find(|(refused, _)| *refused == name) {
-        let message = format!("function {name} is not supported in rules here");
+        let message = format!("function {name} is not supported here");
         return ExprError::new(span, message).with_hint(*hint);
     }
     if UNBUILT.contains(&name) {
-        let message = format!("function {name} is not supported in rules here");
+        let message = format!("function {name} is not supported here");
         return ExprError::new(span, message);
     }
     let error = ExprError::new(span, format!("unknown function with name \"{name}\""));

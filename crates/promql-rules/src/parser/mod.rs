@@ -57,7 +57,7 @@ fn tokens_within(text: &str) -> Result<Vec<(Token, Range<usize>)>, ExprError> {
     if text.len() > MAX_LENGTH {
         let message =
             format!("the expression has {} bytes, more than the {MAX_LENGTH} allowed", text.len());
-        return Err(ExprError::new(0..text.len(), message).with_hint("split it into two rules"));
+        return Err(ExprError::new(0..text.len(), message).with_hint("split it in two"));
     }
     lexer::tokens(text)
 }
@@ -168,7 +168,7 @@ impl<'t> Parser<'t> {
                 Kind::Binary(binary) => binary.right.span,
                 _ => node.span,
             };
-            return Err(ExprError::new(span, message).with_hint("split it into two rules"));
+            return Err(ExprError::new(span, message).with_hint("split it in two"));
         }
         typing::node(&node)?;
         Ok(node)
@@ -179,8 +179,9 @@ impl<'t> Parser<'t> {
         self.patterns += 1;
         if self.patterns > MAX_PATTERNS {
             let message = format!("more than {MAX_PATTERNS} regular expressions");
-            return Err(ExprError::new(span, message)
-                .with_hint("join several with |, or split it into two rules"));
+            return Err(
+                ExprError::new(span, message).with_hint("join several with |, or split it in two")
+            );
         }
         Ok(())
     }
@@ -192,7 +193,7 @@ impl<'t> Parser<'t> {
     ) -> Result<T, ExprError> {
         if self.nesting >= MAX_NESTING {
             let message = format!("brackets and signs nest deeper than {MAX_NESTING}");
-            return Err(ExprError::new(self.span(), message).with_hint("split it into two rules"));
+            return Err(ExprError::new(self.span(), message).with_hint("split it in two"));
         }
         self.nesting += 1;
         let result = step(self);
@@ -329,11 +330,8 @@ impl<'t> Parser<'t> {
     fn refuse_postfix(&self, node: Node) -> Result<Node, ExprError> {
         let is_selector = matches!(node.kind, Kind::Selector(_) | Kind::Range { .. });
         if self.at_sign("@") {
-            return Err(ExprError::new(
-                self.span(),
-                "the @ modifier is not supported in rules here",
-            )
-            .with_hint("a rule reads the present; use offset to read the past"));
+            return Err(ExprError::new(self.span(), "the @ modifier is not supported here")
+                .with_hint("offset reads the past"));
         }
         if self.at_sign("[") {
             if self.is_subquery() {

@@ -21,7 +21,7 @@ impl Parser<'_> {
         let Some((name, name_span)) = name else {
             let message = match matchers.iter().all(|matcher| matcher.passes("")) {
                 true => "vector selector must contain at least one non-empty matcher",
-                false => "a selector without a metric's name is not supported in rules here",
+                false => "a selector without a metric's name is not supported here",
             };
             return Err(ExprError::new(start..self.end(), message)
                 .with_hint("name the metric: uma_memory_free_bytes{…}"));
@@ -139,7 +139,7 @@ impl Parser<'_> {
             return Ok(());
         }
         if op != MatchOp::Equal || value.is_empty() {
-            let message = "matching several metrics by name is not supported in rules here";
+            let message = "matching several metrics by name is not supported here";
             return Err(ExprError::new(span.start..value_span.end, message)
                 .with_hint("name one metric, and join several with or"));
         }
@@ -156,8 +156,8 @@ impl Parser<'_> {
     }
 
     pub(super) fn subquery_refused(&self) -> ExprError {
-        ExprError::new(self.span(), "subqueries are not supported in rules here").with_hint(
-            "use an ..._over_time function over a metric's range, or for: to ask how long",
+        ExprError::new(self.span(), "subqueries are not supported here").with_hint(
+            "use an ..._over_time function over a metric's range; in a rule, for: asks how long",
         )
     }
 
@@ -179,7 +179,7 @@ impl Parser<'_> {
     /// Reads the duration after `offset`.
     fn offset(&mut self) -> Result<i64, ExprError> {
         if self.at_sign("-") {
-            let message = "a negative offset reads the future, which does not exist yet";
+            let message = "a negative offset is not supported here";
             return Err(
                 ExprError::new(self.span(), message).with_hint("predict_linear(…) extends a trend")
             );
