@@ -60,8 +60,20 @@ const CLOSE: [(&str, f64); 3] = [
     ("count_over_time(uma_memory_free_bytes[30s]) * 5 / 30", 5.0),
 ];
 
+/// Ranges. Prometheus takes more samples, at other times: one after the other
+/// the values must be the same.
+const SAMPLES: [&str; 4] = [
+    "uma_memory_free_bytes{job=\"umawarden\"}[15s]",
+    "(uma_memory_free_bytes[9s])",
+    "uma_memory_page_cache_bytes[15s]",
+    "uma_nothing[1m]",
+];
+
+/// Strings.
+const STRINGS: [&str; 2] = ["\"a\"", "'\u{fc} \"b\"'"];
+
 /// Requests that both refuse.
-const REFUSED: [(&str, &str); 12] = [
+const REFUSED: [(&str, &str); 14] = [
     ("query", "query=sum("),
     ("query", ""),
     ("query", "query=uma_memory_free_bytes&time=yesterday"),
@@ -71,38 +83,67 @@ const REFUSED: [(&str, &str); 12] = [
     ("query_range", "query=1&start=0&end=5&step=0"),
     ("query_range", "query=1&start=0&end=20000&step=1"),
     ("query_range", "query=1&end=5&step=1"),
+    ("query_range", "query=uma_memory_free_bytes%5B1m%5D&start=0&end=5&step=1"),
+    ("query_range", "query=%22a%22&start=0&end=5&step=1"),
     ("series", ""),
     ("series", "match[]=%7B%7D"),
     ("labels", "match[]=a%2Bb"),
 ];
 
-/// The elements of a result, with their values by their labels but for `instance`.
-fn elements(data: &Value) -> BTreeMap<String, f64> {
-    let number = |point: &Value| match point[1].as_str().unwrap() {
+/// Seconds since 1970, and a value.
+type Point = (f64, f64);
+
+fn point(json: &Value) -> Point {
+    let value = match json[1].as_str().unwrap() {
         "+Inf" => f64::INFINITY,
         "-Inf" => f64::NEG_INFINITY,
         text => text.parse().unwrap(),
     };
+    (json[0].as_f64().unwrap(), value)
+}
+
+/// The points of each element of a result, by its labels but for `instance`.
+fn elements(data: &Value) -> BTreeMap<String, Vec<Point>> {
     let result = &data["result"];
     if data["resultType"] == "scalar" {
-        return BTreeMap::from([(String::new(), number(result))]);
+        return BTreeMap::from([(String::new(), vec![point(result)])]);
     }
     let one = |element: &Value| {
         let labels: BTreeMap<_, _> = element["metric"].as_object().unwrap().iter().collect();
         let labels = labels.into_iter().filter(|(name, _)| *name != "instance");
         let labels: Vec<String> = labels.map(|(name, value)| format!("{name}={value}")).collect();
-        (labels.join(","), number(&element["value"]))
+        let points = match element["values"].as_array() {
+            Some(points) => points.iter().map(point).collect(),
+            None => vec![point(&element["value"])],
+        };
+        (labels.join(","), points)
     };
     result.as_array().unwrap().iter().map(one).collect()
 }
 
-/// Both responses to a query at an instant.
-fn both(daemon: &Daemon, prometheus: &Prometheus, expr: &str, at: Timestamp) -> [Value; 2] {
-    let seconds = at.as_millisecond() as f64 / 1000.0;
-    let form = format!("query={}&time={seconds}", percent_encoded(expr));
-    let own = post(&format!("http://{}/api/v1", daemon.address()), "query", &form);
-    [own, prometheus.post("query", &form)].map(|(status, body)| {
-        assert_eq!(status, 200, "{expr}: {body}");
+/// The values of each element, one after the other, without repetitions.
+fn changes(data: &Value) -> BTreeMap<String, Vec<f64>> {
+    let values = |points: Vec<Point>| {
+        let mut values: Vec<f64> = points.into_iter().map(|(_, value)| value).collect();
+        values.dedup();
+        values
+    };
+    elements(data).into_iter().map(|(labels, points)| (labels, values(points))).collect()
+}
+
+fn seconds(at: Timestamp) -> f64 {
+    at.as_millisecond() as f64 / 1000.0
+}
+
+fn at_instant(expr: &str, at: Timestamp) -> String {
+    format!("query={}&time={}", percent_encoded(expr), seconds(at))
+}
+
+/// Both responses to a query.
+fn both(daemon: &Daemon, prometheus: &Prometheus, path: &str, form: &str) -> [Value; 2] {
+    let own = post(&format!("http://{}/api/v1", daemon.address()), path, form);
+    [own, prometheus.post(path, form)].map(|(status, body)| {
+        assert_eq!(status, 200, "{path} {form}: {body}");
         body["data"].clone()
     })
 }
@@ -110,6 +151,25 @@ fn both(daemon: &Daemon, prometheus: &Prometheus, expr: &str, at: Timestamp) -> 
 fn texts(body: &Value) -> BTreeSet<String> {
     let all = body["data"].as_array().unwrap().iter();
     all.map(|text| text.as_str().unwrap().to_owned()).collect()
+}
+
+/// Changes memory from phase to phase. Returns an instant near the end of each phase: whatever the
+/// times of their samples, both have some of the phase and of the end of the one before.
+fn phases(node: &Node) -> [Timestamp; 4] {
+    let memory = [
+        (4_194_304, 33_554_432),
+        (8_388_608, 37_748_736),
+        (2_097_152, 25_165_824),
+        (1_048_576, 9_437_184),
+    ];
+    memory.map(|(free, available)| {
+        node.set_meminfo("MemFree", free);
+        node.set_meminfo("MemAvailable", available);
+        std::thread::sleep(PHASE - Duration::from_millis(500));
+        let at = Timestamp::now();
+        std::thread::sleep(Duration::from_millis(500));
+        at
+    })
 }
 
 #[test]
@@ -122,36 +182,63 @@ fn real_prometheus_has_the_same_results_at_the_same_instants() {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let daemon = Daemon::start(&node.storage(), &arguments);
     let prometheus = Prometheus::start(&prometheus_3(), daemon.address(), "");
-    let mut instants = Vec::new();
-    for (free, available) in [
-        (4_194_304, 33_554_432),
-        (8_388_608, 37_748_736),
-        (2_097_152, 25_165_824),
-        (1_048_576, 9_437_184),
-    ] {
-        node.set_meminfo("MemFree", free);
-        node.set_meminfo("MemAvailable", available);
-        std::thread::sleep(PHASE - Duration::from_millis(500));
-        instants.push(Timestamp::now());
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    let instants = phases(&node);
+    assert_same_results(&daemon, &prometheus, &instants);
+    assert_same_lists(&daemon, &prometheus);
+    assert_same_refusals(&daemon, &prometheus);
+    daemon.terminate();
+    // Its samples of these instants are those of the flight recorder.
+    let daemon = Daemon::start(&node.storage(), &arguments);
+    let early = at_instant("uma_memory_free_bytes", instants[1]);
+    daemon.wait_until("read from the flight recorder", |daemon| {
+        let (_, body) = post(&format!("http://{}/api/v1", daemon.address()), "query", &early);
+        body.get("warnings").is_none() && body["data"]["result"][0].is_object()
+    });
+    assert_same_results(&daemon, &prometheus, &instants);
+}
+
+fn assert_same_results(daemon: &Daemon, prometheus: &Prometheus, instants: &[Timestamp; 4]) {
+    let same = |path: &str, form: &str, context: &str| {
+        let [own, theirs] = both(daemon, prometheus, path, form);
+        assert_eq!(own["resultType"], theirs["resultType"], "{context}");
+        assert_eq!(elements(&own), elements(&theirs), "{context}");
+        own
+    };
     for at in &instants[1..] {
         for expr in SAME {
-            let [own, theirs] = both(&daemon, &prometheus, expr, *at);
-            assert_eq!(own["resultType"], theirs["resultType"], "{expr}");
-            let (own, theirs) = (elements(&own), elements(&theirs));
+            same("query", &at_instant(expr, *at), &format!("{expr} at {at}"));
+        }
+        for expr in SAMPLES {
+            let [own, theirs] = both(daemon, prometheus, "query", &at_instant(expr, *at));
+            let types = [&own, &theirs].map(|data| data["resultType"].as_str());
+            assert_eq!(types, [Some("matrix"); 2], "{expr}");
+            assert_eq!(changes(&own), changes(&theirs), "{expr} at {at}");
+        }
+        for expr in STRINGS {
+            let [own, theirs] = both(daemon, prometheus, "query", &at_instant(expr, *at));
             assert_eq!(own, theirs, "{expr} at {at}");
         }
     }
+    // The steps are as far apart as the instants: each is near the end of its phase, too.
+    let (start, end, step) = (seconds(instants[1]), seconds(instants[3]), PHASE.as_secs());
+    for expr in SAME {
+        let form = format!("query={}&start={start}&end={end}&step={step}", percent_encoded(expr));
+        let own = same("query_range", &form, &format!("{expr} from {start} to {end}"));
+        if expr == SAME[0] {
+            let free = changes(&own).into_values().next();
+            let expected = [8_388_608.0, 2_097_152.0, 1_048_576.0].map(|kib| kib * 1024.0);
+            assert_eq!(free, Some(expected.to_vec()), "one value of each phase");
+        }
+    }
     for (expr, allowed) in CLOSE {
-        let [own, theirs] = both(&daemon, &prometheus, expr, instants[3]).map(|one| elements(&one));
-        assert_eq!(own.len(), 1, "{expr}");
+        let form = at_instant(expr, instants[3]);
+        let [own, theirs] = both(daemon, prometheus, "query", &form).map(|one| elements(&one));
+        assert_eq!((own.len(), theirs.len()), (1, 1), "{expr}");
         for (own, theirs) in own.values().zip(theirs.values()) {
+            let (own, theirs) = (own[0].1, theirs[0].1);
             assert!((own / theirs - 1.0).abs() <= allowed, "{expr}: {own} and {theirs}");
         }
     }
-    assert_same_lists(&daemon, &prometheus);
-    assert_same_refusals(&daemon, &prometheus);
 }
 
 fn assert_same_lists(daemon: &Daemon, prometheus: &Prometheus) {
