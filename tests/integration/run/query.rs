@@ -62,6 +62,12 @@ fn values_of_a_daemon_are_printed_as_a_table_and_over_time() {
     assert_eq!(first["metric"]["__name__"], "uma_memory_page_cache_bytes");
     assert!(first["metric"].get("instance").is_none(), "as rules see them: {first}");
     assert!(first["values"].as_array().unwrap().len() >= 2);
+    let (code, samples, _) = query(&node, &["uma_memory_free_bytes[1m]"]);
+    assert!(code == Some(0) && samples.starts_with("uma_memory_free_bytes\n  "), "{samples}");
+    assert!(samples.contains(" 4.0 GiB  2") && samples.contains(" 8.0 GiB  2"), "{samples}");
+    let (code, _, error) = query(&node, &["uma_memory_free_bytes[1m]", "--since=1m"]);
+    assert!(code == Some(2) && error.contains("\"range vector\" for range query"), "{error}");
+    assert_eq!(query(&node, &["'a'"]).1, "a\n");
     let (code, nothing, _) = query(&node, &["uma_memory_free_bytes < 0"]);
     assert_eq!((code, nothing.starts_with("nothing")), (Some(1), true), "{nothing}");
     let (code, _, error) = query(&node, &["uma_memory_free_bytes[5m:1m]"]);
