@@ -178,16 +178,17 @@ fn start_full(node: &Node) -> Full {
     node.set_meminfo("MemFree", 1 << 20);
     node.put_engine();
     let peers = format!("peers: ['127.0.0.1:1', '{}']", other.address());
-    let config = format!("cluster: {{name: rack, node: spark-1, {peers}, interval: 500ms}}\n");
-    std::fs::write(node.path("umawarden.yaml"), config).unwrap();
+    let cluster = format!("cluster: {{name: rack, node: spark-1, {peers}, interval: 500ms}}");
+    let starts = format!("starts: {{folder: {}}}", node.path("starts").display());
+    std::fs::write(node.path("umawarden.yaml"), format!("{cluster}\n{starts}\n")).unwrap();
     let config = format!("--config.file={}", node.path("umawarden.yaml").display());
-    let daemon = start_with(node, &[config]);
+    let daemon = start_with(node, std::slice::from_ref(&config));
     order(node, &["silence", "MemoryLow", "--for", "2h", "--comment", "loading by hand"]);
     for part in ["would drop", "VLLM", "127.0.0.1:1", "loading by hand", "Announced"] {
         daemon.wait_until(part, |daemon| daemon.get("/").1.contains(part));
     }
     let mut gate = Command::new(binary());
-    gate.args(["gate", "--need", "100GiB", "--name", "deepseek", "--storage.path"]);
+    gate.args(["gate", "--need", "100GiB", "--name", "deepseek", &config, "--storage.path"]);
     gate.arg(node.storage()).args(node.arguments().iter().filter(|one| one.contains("procfs")));
     let waiter = Waiter(gate.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     daemon.wait_until("waiting", |daemon| daemon.get("/").1.contains("deepseek"));
