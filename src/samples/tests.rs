@@ -248,8 +248,8 @@ fn results_are_written_as_prometheus_writes_them() {
     }
 }
 
-#[test]
-fn a_query_reads_the_kept_samples_and_the_newest_ones() {
+/// Kept samples of five minutes, 0 to 59, the newest value, 99, and its time.
+fn five_minutes() -> (Live, Status, i64) {
     let keys = series(&[("uma_memory_free_bytes", &[])]);
     let live = Live::new(node(), Past::Read);
     for step in 0..60 {
@@ -257,7 +257,12 @@ fn a_query_reads_the_kept_samples_and_the_newest_ones() {
         live.take(&status(BEGIN_MS + i64::from(step) * 5_000, &keys, &[value]));
     }
     let now_ms = BEGIN_MS + 298_000;
-    let now = status(now_ms, &keys, &[Reading::Value(99.0)]);
+    (live, status(now_ms, &keys, &[Reading::Value(99.0)]), now_ms)
+}
+
+#[test]
+fn a_query_reads_the_kept_samples_and_the_newest_ones() {
+    let (live, now, now_ms) = five_minutes();
     for (expr, value) in [
         ("uma_memory_free_bytes", "99"),
         ("uma_memory_free_bytes offset 3s", "59"),
@@ -292,14 +297,7 @@ fn a_query_reads_the_kept_samples_and_the_newest_ones() {
 
 #[test]
 fn a_range_alone_is_its_samples_and_a_string_is_itself() {
-    let keys = series(&[("uma_memory_free_bytes", &[])]);
-    let live = Live::new(node(), Past::Read);
-    for step in 0..60 {
-        let value = Reading::Value(f64::from(step));
-        live.take(&status(BEGIN_MS + i64::from(step) * 5_000, &keys, &[value]));
-    }
-    let now_ms = BEGIN_MS + 298_000;
-    let now = status(now_ms, &keys, &[Reading::Value(99.0)]);
+    let (live, now, now_ms) = five_minutes();
     let data = |expr: &str| envelope(&live, &instant(expr, now_ms), &now)["data"].clone();
     let matrix = |values: &[(u32, &str)]| {
         let metric = serde_json::json!({ "__name__": "uma_memory_free_bytes" });
