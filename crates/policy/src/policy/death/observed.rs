@@ -139,7 +139,7 @@ pub(in crate::policy) fn memory(context: &Context<'_>, engine: Option<&EngineSee
         available_bytes: bytes("uma_memory_available_bytes"),
         unaccounted_bytes: bytes("uma_memory_unaccounted_bytes"),
         shmem_bytes: bytes("uma_memory_shmem_bytes"),
-        swap_free_bytes: bytes("uma_memory_swap_free_bytes"),
+        swap_free_bytes: bytes("uma_swap_free_bytes"),
         own_bytes: engine.map(own_bytes),
     }
 }

@@ -8,7 +8,8 @@ use crate::model::{
     Action, DeathReport, Decision, DecisionId, DecisionRecord, EndedWorkload, EngineKind,
     EnginePhase, EngineReadings, EngineSeen, EngineTarget, Event, EventKind, ExitStatus, Killer,
     Mode, Observation, OutcomeResult, Pod, ProcessEnd, ProcessId, ProgramEvent, Proof, Reading,
-    Requested, RestartReadings, RuleId, Supervisor, Target, Workload, WorkloadEnd, WorkloadLog,
+    Readings, Requested, RestartReadings, RuleId, Schema, SeriesKey, Source, Supervisor, Target,
+    Workload, WorkloadEnd, WorkloadLog,
 };
 
 /// An engine started in a shell.
@@ -69,6 +70,22 @@ fn a_killed_worker_is_reported_despite_the_exit_code_of_its_server() {
     assert_eq!(failures(&mut world, labels), Some(1.0));
     let labels = "killer=\"kernel_oom\",when=\"in_service\"";
     assert_eq!(failures(&mut world, labels), Some(0.0));
+}
+
+#[test]
+fn the_memory_of_a_death_has_the_free_swap() {
+    let mut world = with(bare(50));
+    world.engines.clear();
+    let series = vec![SeriesKey::new("uma_swap_free_bytes", &[])];
+    world.seen.push(Observation::Readings(Readings {
+        source: Source::Vmstat,
+        schema: Arc::new(Schema { series }),
+        values: vec![Reading::Value(4096.0)],
+        took: Duration::ZERO,
+        error: None,
+    }));
+    world.run(3);
+    assert_eq!(only(&world).memory.unwrap().swap_free_bytes, Some(4096));
 }
 
 fn end(engine: &EngineSeen, process: ProcessId, status: ExitStatus) -> ProcessEnd {
