@@ -315,6 +315,7 @@ fn report(
         events: &events,
         own_stops: &own_stops,
         asked: ran.asked.clone(),
+        is_supervised: true,
         oom_kills: group.new_kills(),
         is_cgroup_own: group.is_own(),
         are_pids_global: evidence::are_pids_global(&arguments.procfs),

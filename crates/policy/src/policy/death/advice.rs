@@ -98,6 +98,8 @@ fn killer(report: &DeathReport) -> Vec<String> {
             lines
         }
         Killer::Signal { sender: Some(_), .. } => Vec::new(),
+        // Its owner, most likely.
+        Killer::Signal { .. } if !report.is_failure => Vec::new(),
         Killer::Signal { signal, sender: None } => vec![format!(
             "no watched program sent {}: find the sender (docker kill, systemctl, a health check, \
              a script, on Talos its OOM controller: talosctl dmesg); auditd or bpftrace's \

@@ -52,6 +52,12 @@ pub(super) fn is_own_fault(signal: i32) -> bool {
     matches!(signal, 4..=8 | 11 | 24 | 25 | 31)
 }
 
+/// Whether a person ends a program with that signal: SIGHUP of a terminal, Ctrl-C, `kill`.
+pub(super) fn is_request(signal: i32) -> bool {
+    // SIGHUP, SIGINT, SIGTERM.
+    matches!(signal, 1 | 2 | 15)
+}
+
 /// All of them, in no order.
 pub(super) fn of(
     death: &Circumstances<'_>,

@@ -110,6 +110,9 @@ pub struct Circumstances<'a> {
     pub own_stops: &'a [OwnStop],
     /// The sender of a stop request, if there was one.
     pub asked: Option<AskedToEnd>,
+    /// Whether something runs it that reports requests to stop it: a container runtime, systemd,
+    /// `umawarden launch`.
+    pub is_supervised: bool,
     /// By how much `oom_kill` of its own control group rose while it lived.
     pub oom_kills: Option<u64>,
     /// Docker's `State.OOMKilled`; of a pod's container, the reason `OOMKilled` of the CRI.
@@ -333,7 +336,31 @@ fn is_failure(
         // It was asked to end, and however it did that, it did.
         return matches!(killer, Killer::Itself { .. });
     }
+    if is_ended_by_hand(death, killer) {
+        return false;
+    }
     let gave_up = words.iter().any(|(_, words)| words.reason() == Reason::GaveUp);
     let is_unknown = death.exit == ExitStatus::Unknown && death.is_exit_unreported;
     !death.exit.is_success() && !is_unknown || gave_up
+}
+
+/// Whether its owner has ended it, as far as can be known: a shell reports neither Ctrl-C nor
+/// `kill`. A log line that names a reason makes `killer` something else.
+fn is_ended_by_hand(death: &Circumstances<'_>, killer: &Killer) -> bool {
+    let Killer::Signal { signal, sender: None } = killer else { return false };
+    let is_short = death.memory.as_ref().is_some_and(is_memory_short);
+    !death.is_supervised
+        && !is_short
+        && hits::is_request(*signal)
+        && death.exit.signal() == Some(*signal)
+}
+
+/// Whether earlyoom may have sent the SIGTERM: by default it does below a tenth of memory and of
+/// swap, and the daemon does not read its journal. A tenth of the swap of DGX OS (16 GB) is less
+/// than 1/64 of its memory.
+fn is_memory_short(memory: &DeathMemory) -> bool {
+    let Some((total, available)) = memory.total_bytes.zip(memory.available_bytes) else {
+        return false;
+    };
+    available < total / 10 && memory.swap_free_bytes.is_none_or(|free| free < total / 64)
 }

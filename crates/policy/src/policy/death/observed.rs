@@ -201,6 +201,7 @@ impl ObservedDeath<'_> {
             events: &events,
             own_stops: &own_stops,
             asked: self.asked(exit, ended),
+            is_supervised: self.held.is_some(),
             docker_oom_killed: self.end.filter(|_| is_container).map(|end| end.is_oom_killed),
             is_pod_stopped: self.end.is_some_and(|end| end.is_pod_stopped),
             is_cgroup_own: self.held.is_some(),

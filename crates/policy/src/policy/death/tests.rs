@@ -1,3 +1,4 @@
+mod by_hand;
 mod killers;
 
 use std::sync::Arc;
@@ -182,9 +183,9 @@ fn normal_ends_and_failures_are_distinguished() {
         (signal(11), None, true, "itself", true),
         (code(134), None, true, "itself", true),
         (signal(9), None, true, "signal", true),
-        (signal(15), None, true, "signal", true),
+        (signal(15), None, true, "signal", false),
         (code(137), None, false, "unknown", true),
-        (code(143), None, false, "signal", true),
+        (code(143), None, false, "signal", false),
         (ExitStatus::Unknown, None, true, "unknown", true),
     ];
     let family = [relative(SERVER, "vllm")];

@@ -95,8 +95,10 @@ fn end(engine: &EngineSeen, process: ProcessId, status: ExitStatus) -> ProcessEn
 #[test]
 fn an_end_reported_by_the_kernel_has_its_code_or_signal() {
     let code = |code| ExitStatus::Code { code };
-    let killed = ExitStatus::Signal { signal: 9 };
-    for (status, is_failure) in [(code(3), true), (code(0), false), (killed, true)] {
+    let signal = |signal| ExitStatus::Signal { signal };
+    let killed = signal(9);
+    let ends = [(code(3), true), (code(0), false), (killed, true), (signal(15), false)];
+    for (status, is_failure) in ends {
         let mut world = with(bare(50));
         let engine = world.engines.remove(0);
         world.process_ends = vec![end(&engine, engine.server, status)];
