@@ -31,6 +31,12 @@ impl InForce<'_> {
     pub(super) fn carries_out(&self, rule: &Rule, grade: Grade) -> bool {
         rule.mode.unwrap_or(self.mode) == Mode::Enforce && self.enforced().has(grade)
     }
+
+    /// The key of a rule in the configuration, which has at most one entry for each.
+    fn key(&self, rule: &RuleId) -> String {
+        let own = self.rules.overridden.get(rule);
+        own.map_or_else(|| rule.to_string(), |own| own.name.to_string())
+    }
 }
 
 /// The grades of a rule's steps, the mildest first.
@@ -173,13 +179,13 @@ impl Plan {
         let missing: Vec<Grade> = missing.collect();
         let pins = self.pins(rule, &missing, basis)?;
         self.changes.grades.extend(&missing);
-        let name = rule.id.to_string();
+        let name = basis.in_force.key(&rule.id);
         match rule.mode.unwrap_or(basis.in_force.mode) {
             Mode::Observe => self.changes.modes.insert(name, Mode::Enforce),
             Mode::Enforce => self.changes.modes.remove(&name),
         };
         for pin in pins {
-            self.changes.modes.insert(pin.to_string(), Mode::Observe);
+            self.changes.modes.insert(basis.in_force.key(&pin), Mode::Observe);
             self.pinned.insert(pin);
         }
         self.pinned.remove(&rule.id);
@@ -369,7 +375,8 @@ mod tests {
     fn whoever_observes_by_the_configuration_is_enforced_only_by_name() {
         let mut rules = rules(None);
         let keys = [OverrideKey::Mode].into_iter().collect();
-        let own = crate::policy::rule::Overridden { place: "f:1".into(), keys };
+        let (name, place) = ("Drops".into(), "f:1".into());
+        let own = crate::policy::rule::Overridden { name, place, keys };
         rules.overridden.insert(id("Drops"), own);
         for rule in rules.groups.iter_mut().flat_map(|group| &mut group.rules) {
             rule.mode = (rule.id == id("Drops")).then_some(Mode::Observe);
@@ -377,7 +384,8 @@ mod tests {
         let ready = [("Drops", Grade::Drop, Verdict::Ready)];
         let found = plan((&rules, Mode::Observe), &ready, (&[], &[]));
         assert!(found.changes.is_empty() && found.left_out[0].1.contains("name it"), "{found:?}");
+        // The configuration's own name for the rule.
         let named = plan((&rules, Mode::Observe), &ready, (&["Drops"], &[]));
-        assert_eq!(modes(&named), [("g/Drops", Mode::Enforce)]);
+        assert_eq!(modes(&named), [("Drops", Mode::Enforce)]);
     }
 }

@@ -4,6 +4,7 @@
 //! others it would be another rule.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::settings::MODES;
 use super::yaml::{Content, Node};
 use crate::model::{Mode, RuleId};
 use crate::policy::guard::Rails;
-use crate::policy::rule::{Overridden, OverrideKey, Rule, RuleSet};
+use crate::policy::rule::{Overridden, OverrideKey, Rule, RuleGroup, RuleSet};
 
 const LONGEST_SEVERITY: usize = 64;
 
@@ -37,7 +38,7 @@ const ADVICE: [Advice; 4] = [
 /// The changes of one rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleOverride {
-    /// `GROUP/ALERT`.
+    /// `GROUP/ALERT`, `FILE/ALERT` or `ALERT`, as written.
     rule: String,
     /// Where it is written: `umawarden.yaml:12`.
     place: Arc<str>,
@@ -180,16 +181,41 @@ impl WrittenOverride {
             Some(at.saying(message).hint(hint))
         });
         let all = rules.groups.iter().flat_map(|group| &group.rules);
-        let own = all.clone().find(|rule| rule.id.to_string() == self.change.rule);
         let alerts = all.map(|rule| &*rule.id.alert);
+        let own = meant(&self.change.rule, rules);
         let unknown = self.alerts.iter().filter_map(|named| {
-            if own.is_some_and(|own| own.id.alert == named.alert) {
+            if own.iter().any(|own| own.alert == named.alert) {
                 return Some(named.unknown.saying("a rule cannot inhibit itself"));
             }
             named.check(alerts.clone())
         });
         windows.chain(unknown).collect()
     }
+}
+
+/// The rules that a name can mean. `GROUP/ALERT` is unique and comes before the names of files.
+fn meant<'r>(name: &str, rules: &'r RuleSet) -> Vec<&'r RuleId> {
+    let all = move || {
+        let of_group = |group: &'r RuleGroup| group.rules.iter().map(move |rule| (group, &rule.id));
+        rules.groups.iter().flat_map(of_group)
+    };
+    if let Some((_, exact)) = all().find(|(_, id)| id.to_string() == name) {
+        return vec![exact];
+    }
+    let of_file = name.rsplit_once('/');
+    let named = all().filter(|(group, id)| {
+        let is_of_file = |(file, alert): (&str, &str)| {
+            *id.alert == *alert && stem(&group.file).is_some_and(|stem| stem == file)
+        };
+        *id.alert == *name || of_file.is_some_and(is_of_file)
+    });
+    named.map(|(_, id)| id).collect()
+}
+
+/// The name of a rule file without folder and ending: `memory` of `shipped:memory.yaml`.
+fn stem(file: &Path) -> Option<&str> {
+    let stem = file.file_stem()?.to_str()?;
+    Some(stem.strip_prefix("shipped:").unwrap_or(stem))
 }
 
 /// Why a rule cannot be changed.
@@ -201,8 +227,15 @@ struct Refusal {
 impl RuleOverride {
     /// Changes the rule, and returns in words what that changes nothing of.
     fn apply(&self, rules: &mut RuleSet) -> Result<Vec<String>, Refusal> {
+        let id = self.find(rules)?;
+        if let Some(other) = rules.overridden.get(&id) {
+            return Err(Refusal {
+                message: format!("{id} has two overrides"),
+                hint: format!("write the keys of both into the one in {}", other.place),
+            });
+        }
         let mut all = rules.groups.iter_mut().flat_map(|group| &mut group.rules);
-        let Some(rule) = all.find(|rule| rule.id.to_string() == self.rule) else {
+        let Some(rule) = all.find(|rule| rule.id == id) else {
             return Err(self.unknown(rules));
         };
         let mut idle = Vec::new();
@@ -224,9 +257,28 @@ impl RuleOverride {
                 idle.push(message);
             }
         }
-        let overridden = Overridden { place: Arc::clone(&self.place), keys: self.keys.clone() };
-        rules.overridden.insert(rule.id.clone(), overridden);
+        let overridden = Overridden {
+            name: self.rule.as_str().into(),
+            place: Arc::clone(&self.place),
+            keys: self.keys.clone(),
+        };
+        rules.overridden.insert(id, overridden);
         Ok(idle)
+    }
+
+    /// The one rule that it names.
+    fn find(&self, rules: &RuleSet) -> Result<RuleId, Refusal> {
+        match meant(&self.rule, rules).as_slice() {
+            [only] => Ok((*only).clone()),
+            [] => Err(self.unknown(rules)),
+            several => {
+                let names: Vec<String> = several.iter().map(ToString::to_string).collect();
+                Err(Refusal {
+                    message: format!("\"{}\" names {} rules", self.rule, several.len()),
+                    hint: format!("write {}", names.join(" or ")),
+                })
+            }
+        }
     }
 
     fn set(&self, key: OverrideKey, rule: &mut Rule) {
@@ -283,17 +335,19 @@ impl RuleOverride {
 
     fn unknown(&self, rules: &RuleSet) -> Refusal {
         let name = &self.rule;
-        let is_off = |id: &RuleId| id.to_string() == *name;
-        if rules.shipped_off.iter().any(|off| is_off(&off.id)) {
-            return Refusal {
-                message: format!("the shipped rule {name} is off"),
-                hint: "write rule_files: [shipped, …], or remove this override".to_owned(),
-            };
-        }
+        let alert = name.rsplit('/').next().unwrap_or(name);
         let all = rules.groups.iter().flat_map(|group| &group.rules);
         let ids: Vec<(String, &str)> =
             all.map(|rule| (rule.id.to_string(), &*rule.id.alert)).collect();
-        let same = ids.iter().find(|(_, alert)| *alert == name.rsplit('/').next().unwrap_or(name));
+        let same = ids.iter().find(|(_, loaded)| *loaded == alert);
+        let is_off =
+            |id: &RuleId| id.to_string() == *name || (same.is_none() && *id.alert == *alert);
+        if let Some(off) = rules.shipped_off.iter().find(|off| is_off(&off.id)) {
+            return Refusal {
+                message: format!("the shipped rule {} is off", off.id),
+                hint: "write rule_files: [shipped, …], or remove this override".to_owned(),
+            };
+        }
         let hint = match same {
             Some((id, _)) => format!("write {id}"),
             None => did_you_mean(name, ids.iter().map(|(id, _)| &**id))

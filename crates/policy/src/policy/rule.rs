@@ -34,6 +34,8 @@ pub struct RuleSet {
 /// What a configuration has changed in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overridden {
+    /// The rule as it is named there: `GROUP/ALERT`, `FILE/ALERT` or `ALERT`.
+    pub name: Arc<str>,
     /// Where it says so: `umawarden.yaml:12`.
     pub place: Arc<str>,
     /// Keys of the rule that the configuration replaces.

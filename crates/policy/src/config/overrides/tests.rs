@@ -52,6 +52,7 @@ fn every_key_changes_its_part_of_the_rule_and_no_other() {
     assert_eq!((rails.at_most.unwrap().times, rails.breaker.unwrap().misses), (1, 1));
     assert_eq!((rails.approval.is_some(), &*rails.inhibited_by[0]), (true, "Quiet"));
     let place = &rules.overridden[&rule.id];
+    assert_eq!(&*place.name, "memory/Short");
     assert!(place.to_string().starts_with("overridden in umawarden.yaml:3: mode, severity"));
     // One key alone leaves the others as they are.
     let (rules, _) = overridden("  memory/Short: {cooldown: 1h}\n").unwrap();
@@ -96,7 +97,8 @@ fn what_changes_nothing_is_said() {
 fn mistakes_have_their_place_and_what_to_do() {
     for (text, message, hint) in [
         ("  memory/Shrot: {mode: observe}\n", "no rule \"memory/Shrot\"", "\"memory/Short\"?"),
-        ("  Short: {mode: observe}\n", "no rule \"Short\"", "write memory/Short"),
+        ("  brake/Short: {mode: observe}\n", "no rule \"brake/Short\"", "write memory/Short"),
+        ("  Short: {inhibited_by: Short}\n", "a rule cannot inhibit itself", ""),
         ("  memory/Quiet: {cooldown: 1m}\n", "has no remedy, and so no cooldown", "remove"),
         ("  memory/Short: {inhibited_by: Short}\n", "a rule cannot inhibit itself", ""),
         ("  memory/Short: {inhibited_by: Quite}\n", "no rule has the alert", "\"Quiet\"?"),
@@ -114,11 +116,66 @@ fn mistakes_have_their_place_and_what_to_do() {
 }
 
 #[test]
+fn a_rule_is_named_by_its_alert_or_by_its_file_as_well() {
+    for name in ["Short", "rules/Short", "memory/Short"] {
+        let (rules, idle) = overridden(&format!("  {name}: {{severity: info}}\n")).unwrap();
+        assert_eq!(idle, [""; 0], "{name}");
+        let changed: Vec<String> = rules.overridden.keys().map(ToString::to_string).collect();
+        assert_eq!(changed, ["memory/Short"], "{name}");
+    }
+    let mut shipped =
+        parse_rules(&crate::config::shipped::shipped_rules(), Duration::from_secs(1)).unwrap();
+    apply(&written("  memory/MemoryCollapse: {mode: observe}\n").unwrap(), &mut shipped).unwrap();
+    let changed: Vec<String> = shipped.overridden.keys().map(ToString::to_string).collect();
+    assert_eq!(changed, ["brake/MemoryCollapse"]);
+}
+
+#[test]
+fn a_name_of_several_rules_is_refused_and_names_them() {
+    let second = "- name: swap\n  rules:\n  - {alert: Short, expr: uma_memory_free_bytes < 3}\n";
+    let other = "groups:\n- name: other\n  rules:\n  - {alert: Short, expr: uma_swap_free_bytes < \
+                 1}\n";
+    let texts = [
+        SourceText::new("rules.yaml", format!("{RULES}{second}")),
+        SourceText::new("/etc/mine.yaml", other),
+    ];
+    let parsed = || parse_rules(&texts, Duration::from_secs(1)).expect("rules");
+    let refused = |name: &str| {
+        let written = written(&format!("  {name}: {{severity: info}}\n")).unwrap();
+        let mistakes = apply(&written, &mut parsed()).unwrap_err();
+        mistakes.iter().map(ToString::to_string).collect::<String>()
+    };
+    for (name, message, hint) in [
+        ("Short", "\"Short\" names 3 rules", "write memory/Short or swap/Short or other/Short"),
+        ("rules/Short", "\"rules/Short\" names 2 rules", "write memory/Short or swap/Short"),
+    ] {
+        let error = refused(name);
+        assert!(error.contains(message) && error.contains(hint), "{name}: {error}");
+        assert!(error.contains("umawarden.yaml:3:"), "{error}");
+    }
+    for name in ["mine/Short", "other/Short"] {
+        let mut rules = parsed();
+        apply(&written(&format!("  {name}: {{severity: info}}\n")).unwrap(), &mut rules).unwrap();
+        assert!(rules.overridden.keys().all(|id| &*id.group == "other"), "{name}");
+    }
+}
+
+#[test]
+fn a_rule_under_two_names_is_refused() {
+    let error = overridden("  memory/Short: {for: 1m}\n  Short: {cooldown: 1h}\n").unwrap_err();
+    assert!(error.contains("umawarden.yaml:4:"), "{error}");
+    assert!(error.contains("memory/Short has two overrides"), "{error}");
+    assert!(error.contains("the one in umawarden.yaml:3"), "{error}");
+}
+
+#[test]
 fn an_override_of_a_shipped_rule_that_is_off_says_so() {
     let mut rules = rules();
     rules.shipped_off = crate::config::shipped::shipped_off(&rules).into();
-    let written = written("  brake/MemoryCollapse: {mode: observe}\n").unwrap();
-    let error = apply(&written, &mut rules).unwrap_err()[0].to_string();
-    assert!(error.contains("brake/MemoryCollapse is off"), "{error}");
-    assert!(error.contains("rule_files: [shipped, …]"), "{error}");
+    for name in ["brake/MemoryCollapse", "MemoryCollapse", "memory/MemoryCollapse"] {
+        let written = written(&format!("  {name}: {{mode: observe}}\n")).unwrap();
+        let error = apply(&written, &mut rules).unwrap_err()[0].to_string();
+        assert!(error.contains("brake/MemoryCollapse is off"), "{error}");
+        assert!(error.contains("rule_files: [shipped, …]"), "{error}");
+    }
 }

@@ -103,7 +103,7 @@ fn write_group(group: &RuleGroup, all: &RuleSet, options: &ExportOptions, out: &
 
 /// Where the configuration has changed what is exported.
 fn write_overridden(rule: &Rule, all: &RuleSet, out: &mut String) {
-    let Some(Overridden { place, keys }) = all.overridden.get(&rule.id) else { return };
+    let Some(Overridden { place, keys, .. }) = all.overridden.get(&rule.id) else { return };
     let keys: Vec<&str> =
         keys.iter().filter(|key| !key.is_of_remedy()).map(|key| key.name()).collect();
     if !keys.is_empty() {
