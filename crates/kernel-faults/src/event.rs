@@ -115,7 +115,7 @@ pub enum KillerDaemon {
 pub enum KernelEvent {
     /// The NVIDIA resource manager failed to allocate. Recovered tries are logged just the same.
     NvNoMemory {
-        /// `nvCheckOkFailed`, `nvAssertFailedNoLog`, …
+        /// `nvCheckOkFailed`, `nvAssertFailedNoLog`, `nv_alloc_pages`, …
         function: String,
         /// GPU number, if the line names one.
         gpu: Option<u32>,

@@ -90,6 +90,8 @@ const WORDINGS: &[(&str, &str)] = &[
     ("NVRM: GPU 0000:0a:00.0: rm_init_adapter failed, device minor number 5", "gpu_init_failed"),
     ("NVRM: rm_init_adapter failed, device minor number 0", "gpu_init_failed"),
     ("NVRM: rm_init_adapter(0) failed", ""),
+    ("NVRM: VM: nv_alloc_pages: failed to allocate 4096 pages", "nv_no_memory"),
+    ("NVRM: GPU 0000:01:00.0: Failed to allocate memory", ""),
     ("NVRM: _issueRpcAndWait: rpcSendMessage failed with status 0x0000000f for fn 10!", ""),
     (
         "NVRM: nvCheckOkFailedNoLog: Check failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] \

@@ -42,6 +42,9 @@ pub(super) fn parse(text: &str) -> Option<Nvidia> {
     if let Some(found) = lost(gpu, message) {
         return Some(found);
     }
+    if let Some(event) = no_pages(gpu, message) {
+        return Some(Nvidia::Event(event));
+    }
     let Some((function, rest)) = identifier(message) else { return Some(Nvidia::Other) };
     if is_check(function) {
         return Some(check(function, gpu, rest));
@@ -194,6 +197,19 @@ fn pool(expression: &str, location: Option<&str>) -> Pool {
     } else {
         Pool::Any
     }
+}
+
+/// `VM: nv_alloc_pages: failed to allocate 4096 pages`: system memory, in pages of a size that the
+/// line does not have (nv-vm.c of open-gpu-kernel-modules).
+fn no_pages(gpu: Option<u32>, message: &str) -> Option<KernelEvent> {
+    let (function, rest) = identifier(message.strip_prefix("VM: ")?)?;
+    let (_, rest) = number(rest.strip_prefix(": failed to allocate ")?)?;
+    (rest.trim_end().trim_end_matches('.') == " pages").then(|| KernelEvent::NvNoMemory {
+        function: function.to_owned(),
+        gpu,
+        pool: Pool::System,
+        location: None,
+    })
 }
 
 /// `: failed to allocate 0x176028 bytes for IOVA mapping metadata`.
