@@ -119,6 +119,7 @@ fn unread_text(file: Option<&Path>, count: u64, first: &UnreadFault) -> String {
     let lines = if count == 1 { "line holds" } else { "lines hold" };
     let why = match first.program.as_deref() {
         _ if first.begins => "the log has not the end of this OOM kill".to_owned(),
+        _ if first.from_kernel && first.has_known_words => "its form is not known".to_owned(),
         _ if first.from_kernel => "its wording is not known".to_owned(),
         Some("kernel") => "its program has a pid, or its facility is another's, so that any user \
                            could have written it; if it is klogd's, `kernel: ` without the pid is \

@@ -244,6 +244,22 @@ fn unread_lines_beside_events_are_named_and_change_no_exit_code() {
 }
 
 #[test]
+fn known_words_in_an_unknown_form_are_not_blamed_on_their_wording() {
+    for line in [
+        format!("\"2026-11-25T09:00:00Z\",\"h\",\"kernel\",\"{KILL}\""),
+        format!("I1125 09:00:00.123456       1 log_monitor.go:159] New status generated: {XID}"),
+        format!("E1125 09:00:00.123456    1 watcher.go:1] {KILL}"),
+        format!("Warning  OOMKilling  3m56s  kernel-monitor  {KILL}"),
+    ] {
+        let (code, _, error) = read(&format!("{line}\n"));
+        assert_eq!(code, Some(2), "{line}");
+        assert!(error.contains("its form is not known"), "{line}: {error}");
+    }
+    let (_, _, error) = read("[   12.3] NVRM: GPU 0000:01:00.0: Failed to allocate memory\n");
+    assert!(error.contains("its wording is not known"), "{error}");
+}
+
+#[test]
 fn the_begin_of_a_kill_alone_is_no_clean_log() {
     let begin =
         "[ 3449.257924] x invoked oom-killer: gfp_mask=0x100cca, order=0, oom_score_adj=0\n";

@@ -17,6 +17,9 @@ const MOST: usize = 4096;
 /// A newline within a message.
 const NEWLINE: &str = "\\x0a";
 
+/// What a form may put behind a message.
+const QUOTES: [char; 7] = ['"', '\'', '`', '}', ']', ',', ' '];
+
 /// What follows the words of a phrase.
 #[derive(Clone, Copy)]
 enum Then {
@@ -230,6 +233,8 @@ pub struct UnreadFault {
     pub from_kernel: bool,
     /// It begins a kill whose end is missing.
     pub begins: bool,
+    /// A grammar reads its words, so that only the form of the line is unknown.
+    pub has_known_words: bool,
     /// From the kernel's words on.
     pub text: String,
 }
@@ -269,6 +274,8 @@ impl UnreadFaults {
 
     fn note(&mut self, number: u64, line: &KernelLine<'_>, words: Option<&str>, meaning: Meaning) {
         let Some(words) = words else { return };
+        let has_known_words =
+            matches!(meaning, Meaning::Unknown) && has_known_words(line.text, words);
         let words: String = words.chars().take(LONGEST).collect();
         let hash = hash(&words);
         let fault = UnreadFault {
@@ -276,6 +283,7 @@ impl UnreadFaults {
             program: line.identifier.map(str::to_owned),
             from_kernel: line.from_kernel,
             begins: matches!(meaning, Meaning::PartOf(kinds) if kinds == KILLS),
+            has_known_words,
             text: words.trim().to_owned(),
         };
         if !matches!(meaning, Meaning::Unknown) && self.known.len() < MOST {
@@ -302,9 +310,19 @@ impl UnreadFaults {
     }
 }
 
+/// Whether a grammar reads words within a line.
+fn has_known_words(line: &str, words: &str) -> bool {
+    // A message of the driver has its name before the words of a phrase.
+    let first = line.split(NEWLINE).next().unwrap_or(line);
+    let of_driver = first.find("NVRM").and_then(|at| first.get(at..));
+    let texts = [Some(words), of_driver].into_iter().flatten();
+    let mut texts = texts.flat_map(|text| [text, text.trim_end_matches(QUOTES)]);
+    texts.any(|text| !matches!(meaning(text), Meaning::Unknown))
+}
+
 fn hash(words: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let end = words.trim_end_matches(['"', '\'', '`', '}', ']', ',', ' ']);
+    let end = words.trim_end_matches(QUOTES);
     end.hash(&mut hasher);
     hasher.finish()
 }
@@ -351,6 +369,25 @@ mod tests {
         assert_eq!(unread(&[(true, &quoted)]), Some((1, 1)));
         assert_eq!(unread(&[(true, "x"), (false, KILL), (false, KILL)]), Some((2, 2)));
         assert_eq!(unread(&[(true, "NVRM: Xid (what): 31")]), Some((1, 1)));
+    }
+
+    #[test]
+    fn known_words_in_an_unknown_form_are_distinguished_from_unknown_words() {
+        let xid = "NVRM: Xid (PCI:000f:01:00): 31, pid=5, name=x";
+        let check = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] \
+                     (0x00000051) returned from f(x) @ mem_desc.c:1359";
+        for (text, has_known_words) in [
+            (format!("\"2026-11-25T09:00:00Z\",\"h\",\"kernel\",\"{KILL}\""), true),
+            (format!("log_monitor.go:159] New status generated: {xid}"), true),
+            (format!("E1125 09:00:00.123456 1 watcher.go:1] {check}"), true),
+            ("NVRM: Xid (what): 31".to_owned(), false),
+            ("NVRM: GPU 0000:01:00.0: Failed to allocate memory".to_owned(), false),
+        ] {
+            let mut faults = UnreadFaults::default();
+            faults.take(1, &line(true, &text), None);
+            let (_, first) = faults.finish(|_| false).unwrap();
+            assert_eq!(first.has_known_words, has_known_words, "{text}");
+        }
     }
 
     #[test]
