@@ -68,6 +68,40 @@ fn flags_override_the_file_and_its_paths_are_relative_to_its_folder() {
 }
 
 #[test]
+fn a_start_without_the_shipped_rules_says_which_are_off() {
+    let node = Node::new("gb10-4k");
+    node.write_rules(ALWAYS);
+    let config = node.path("umawarden.yaml");
+    let start = |rule_files: &str| {
+        let paths = "path: {procfs: proc, sysfs: sys, kmsg: kmsg}\n";
+        fs::write(&config, format!("rule_files: {rule_files}\n{paths}")).unwrap();
+        let file = config.display().to_string();
+        let storage = node.storage();
+        let daemon = Daemon::start(&storage, &["--config.file", &file]);
+        daemon.wait_until("summary", |daemon| daemon.log().contains(" does: "));
+        daemon
+    };
+    let daemon = start("[rules.yaml]");
+    let log = daemon.log();
+    let warning = log.lines().find(|line| line.contains("shipped_rules_off")).expect("a warning");
+    for text in [
+        "WARN",
+        "brake_off=true",
+        "load_guard_off=true",
+        "brake (1)",
+        "write rule_files: [shipped, …] to load them too",
+    ] {
+        assert!(warning.contains(text), "{text}: {warning}");
+    }
+    let does = log.lines().find(|line| line.contains(" does: ")).unwrap();
+    assert!(does.contains("1 rule in 1 group"), "{does}");
+    assert!(does.contains("among them the brake (brake/MemoryCollapse)"), "{does}");
+    daemon.terminate();
+    let log = start("[shipped, rules.yaml]").log();
+    assert!(!log.contains("shipped_rules_off") && !log.contains("rules are off"), "{log}");
+}
+
+#[test]
 fn unusable_settings_exit_2_and_are_named_with_their_position() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
