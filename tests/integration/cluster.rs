@@ -176,6 +176,7 @@ fn three_nodes_track_each_other_and_report_the_weakest_and_the_silent_one() {
     let link = format!("<a href=\"http://{}/\">two</a>", nodes[1].daemon().address());
     let (_, page) = nodes[0].daemon().get("/");
     assert!(page.contains(&link) && !page.contains(">one</a>"), "{page}");
+    nodes[0].daemon().wait_until("levels", |daemon| daemon.get("/").1.contains("; answers"));
     assert!(
         text.contains("100.0 GiB of 120.0 GiB available") && text.contains("this node"),
         "{text}"

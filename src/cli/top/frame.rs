@@ -179,12 +179,7 @@ fn ascii(mut line: Line) -> Line {
 
 fn title(view: &View<'_>, width: usize) -> Line {
     let Picture { node, version, mode_text, uptime_seconds, well, at, .. } = view.picture;
-    let (tone, word) = match well.level {
-        WellLevel::Well => (Tone::Good, "well"),
-        WellLevel::Unknown => (Tone::Warn, "unknown"),
-        WellLevel::Warning => (Tone::Warn, "warning"),
-        WellLevel::Critical => (Tone::Bad, "CRITICAL"),
-    };
+    let (tone, word) = level_word(well.level);
     let up = std::time::Duration::try_from_secs_f64(uptime_seconds.round()).unwrap_or_default();
     // A node that does not answer may be in any state.
     let (tone, word) = match &view.away {
@@ -197,6 +192,16 @@ fn title(view: &View<'_>, width: usize) -> Line {
     let right = format!("{which}{}  {version}", at.strftime("%H:%M:%SZ"));
     let gap = width.saturating_sub(line.width() + right.width());
     if gap < 2 { line } else { line.with(Tone::Faint, &format!("{}{right}", " ".repeat(gap))) }
+}
+
+/// Whether a node is well.
+fn level_word(level: WellLevel) -> (Tone, &'static str) {
+    match level {
+        WellLevel::Well => (Tone::Good, "well"),
+        WellLevel::Unknown => (Tone::Warn, "unknown"),
+        WellLevel::Warning => (Tone::Warn, "warning"),
+        WellLevel::Critical => (Tone::Bad, "CRITICAL"),
+    }
 }
 
 /// A time to the minute, if it is longer than that.
@@ -313,8 +318,12 @@ fn silence(silence: &SilencePicture, now: Timestamp) -> Line {
 }
 
 fn node(node: &NodePicture) -> Line {
-    let NodePicture { name, state, weakest, available_bytes, total_bytes, note, .. } = node;
-    let line = Line::of(Tone::Plain, &format!("  {name:<20} "));
+    let NodePicture { name, state, weakest, available_bytes, total_bytes, note, level, .. } = node;
+    let mut line = Line::of(Tone::Plain, &format!("  {name:<20} "));
+    if let Some(level) = level {
+        let (tone, word) = level_word(*level);
+        line = line.with(tone, &format!("{word:<8} "));
+    }
     let text = match (available_bytes, total_bytes) {
         (Some(available), Some(total)) if *state != NodeState::Unknown => {
             format!("{:>10} of {} available", bytes_text(*available), bytes_text(*total))

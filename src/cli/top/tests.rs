@@ -45,7 +45,7 @@ fn picture() -> Picture {
         "waiting": [{"who": "deepseek", "needs_bytes": 90 * GIB, "behind": ["qwen"],
                      "since": ago(130), "kind": "restart", "reason": "memory"}],
         "nodes": [{"name": "spark-2", "state": "unknown", "weakest": false, "note": "silent"},
-                  {"name": "spark-1", "state": "self", "weakest": true,
+                  {"name": "spark-1", "state": "self", "weakest": true, "level": "warning",
                    "available_bytes": 30 * GIB, "total_bytes": 120 * GIB}],
         "approvals": [{"decision": 12, "rule": "memory/Low", "what": "stop engine qwen",
                        "why": "memory is low", "lapses": ahead(180)}],
@@ -134,6 +134,7 @@ fn what_a_person_can_do_is_never_cut_off_and_a_pipe_has_all() {
         "  umawarden deny 13  goes ahead in 1m: stop engine qwen; \
          memory_of_this_node/CompactionIsNotEnough: memory is low",
         "\n  MemoryRunsOutSoon fires\n  b\n  c\n  d\n  e\n",
+        "\n  spark-1              warning    30.0 GiB of 120.0 GiB available, the weakest",
     ] {
         assert!(whole.contains(part), "{part:?} is not in\n{whole}");
     }

@@ -17,7 +17,7 @@ use hyper::{StatusCode, Uri, header};
 
 use super::VERSION;
 use super::routes::{Site, refusal};
-use crate::model::{Picture, WellLevel, seconds_text};
+use crate::model::{Picture, seconds_text};
 
 use asset::{ASSETS, Asset, Kind};
 pub(super) use escape::Escaped;
@@ -108,12 +108,7 @@ fn head(html: &mut String, picture: &Picture) -> fmt::Result {
 
 fn header(html: &mut String, picture: &Picture) -> fmt::Result {
     let level = picture.well.level;
-    let word = match level {
-        WellLevel::Well => "Well",
-        WellLevel::Unknown => "Unknown",
-        WellLevel::Warning => "Needs attention",
-        WellLevel::Critical => "In trouble",
-    };
+    let word = tables::level_word(level);
     write!(
         html,
         "<header><h1>{}</h1><div id=well class=\"well {}\" role=status><strong>{word}</strong><ul>",

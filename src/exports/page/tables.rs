@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::Escaped;
 use crate::model::{
     ApprovalPicture, EnginePicture, Happened, MemoryPicture, NodePicture, NodeState,
-    SilencePicture, WaitKind, Waiting,
+    SilencePicture, WaitKind, Waiting, WellLevel,
 };
 
 const GIB: f64 = 1_073_741_824.0;
@@ -30,6 +30,16 @@ fn size(bytes: Option<u64>) -> String {
 /// A time, with its exact form for the script.
 pub(super) fn time(html: &mut String, at: Timestamp) -> fmt::Result {
     write!(html, "<time datetime=\"{at:.3}\">{}</time>", at.strftime("%F %T UTC"))
+}
+
+/// Whether a node is well, for people.
+pub(super) fn level_word(level: WellLevel) -> &'static str {
+    match level {
+        WellLevel::Well => "Well",
+        WellLevel::Unknown => "Unknown",
+        WellLevel::Warning => "Needs attention",
+        WellLevel::Critical => "In trouble",
+    }
 }
 
 /// A table with these columns; `minor` ones are left out where the page is narrow.
@@ -249,6 +259,14 @@ pub(super) fn silences(html: &mut String, silences: &[SilencePicture]) -> fmt::R
     Ok(())
 }
 
+/// The class of the state of a node that is not well.
+fn trouble(node: &NodePicture) -> &'static str {
+    match node.level {
+        None | Some(WellLevel::Well) => "",
+        Some(level) => level.name(),
+    }
+}
+
 /// The nodes of the cluster. Without a cluster there is one line.
 pub(super) fn nodes(html: &mut String, nodes: &[NodePicture]) -> fmt::Result {
     let columns = [("Node", false), ("Available", false), ("Memory", true), ("State", false)];
@@ -260,6 +278,8 @@ pub(super) fn nodes(html: &mut String, nodes: &[NodePicture]) -> fmt::Result {
             NodeState::Unknown => "unknown",
         };
         let weakest = if node.weakest { ", the weakest" } else { "" };
+        // A node of an older version does not report its level.
+        let level = node.level.map(|level| format!("{}; ", level_word(level))).unwrap_or_default();
         html.push_str("<tr><th scope=row>");
         match &node.url {
             Some(url) => write!(html, "<a href=\"{}\">{}</a>", Escaped(url), Escaped(&node.name))?,
@@ -268,9 +288,10 @@ pub(super) fn nodes(html: &mut String, nodes: &[NodePicture]) -> fmt::Result {
         write!(
             html,
             "</th><td class=number>{}</td>\
-             <td class=\"number minor\">{}</td><td>{state}{weakest}",
+             <td class=\"number minor\">{}</td><td class=\"{}\">{level}{state}{weakest}",
             size(node.available_bytes),
             size(node.total_bytes),
+            trouble(node),
         )?;
         if let Some(note) = &node.note {
             write!(html, " <small>{}</small>", Escaped(note))?;
@@ -282,4 +303,28 @@ pub(super) fn nodes(html: &mut String, nodes: &[NodePicture]) -> fmt::Result {
     }
     html.push_str(END);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_in_trouble_is_marked_and_one_of_an_older_version_answers() {
+        let node = |name: &str, level: Option<WellLevel>| NodePicture {
+            name: name.to_owned(),
+            state: NodeState::Answers,
+            level,
+            weakest: false,
+            available_bytes: None,
+            total_bytes: None,
+            note: None,
+            url: None,
+        };
+        let all = [node("a", Some(WellLevel::Critical)), node("b", None)];
+        let mut html = String::new();
+        nodes(&mut html, &all).unwrap();
+        assert!(html.contains("<td class=\"critical\">In trouble; answers</td>"), "{html}");
+        assert!(html.contains("<td class=\"\">answers</td>"), "{html}");
+    }
 }

@@ -39,7 +39,8 @@ pub struct Picture {
     pub happened: Vec<Happened>,
     /// Who waits for memory.
     pub waiting: Vec<Waiting>,
-    /// The nodes of the cluster, the weakest first; empty without a cluster.
+    /// The nodes of the cluster: those that are unknown, then the worst, then the weakest; empty
+    /// without a cluster.
     pub nodes: Vec<NodePicture>,
     /// Decisions that a person may approve or deny.
     pub approvals: Vec<ApprovalPicture>,
@@ -282,6 +283,9 @@ pub struct NodePicture {
     pub name: String,
     /// Whether it is this node, or answers.
     pub state: NodeState,
+    /// Whether it is well; `None`: it does not answer, or its version does not report that.
+    #[serde(default)]
+    pub level: Option<WellLevel>,
     /// Whether it has the least available memory.
     pub weakest: bool,
     /// Its available memory.

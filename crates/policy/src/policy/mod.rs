@@ -38,6 +38,7 @@ mod sources;
 pub mod status;
 #[cfg(test)]
 mod tests;
+mod well;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -128,7 +129,7 @@ pub struct Doubt {
 impl Doubt {
     /// Whether the rule is unknown only since this machine does not have what it reads.
     pub fn is_of_machine(&self) -> bool {
-        !self.reasons.is_empty() && overview::is_of_machine(&self.reasons)
+        !self.reasons.is_empty() && well::is_of_machine(&self.reasons)
     }
 }
 
@@ -350,6 +351,7 @@ impl Policy {
             }
         }
         self.counters.set_guard(&self.guard, self.mode, at);
+        self.publish_level();
         self.engines.publish(at, &mut self.counters);
         self.cluster.publish(at, &mut self.counters);
         self.publish_fleet(at);
@@ -377,6 +379,7 @@ impl Policy {
                 group.publish(at, self.mode, &self.guard, &mut self.counters, &mut counts);
             }
             self.counters.set_rules(counts);
+            self.publish_level();
             self.counters.set_guard(&self.guard, self.mode, at);
             self.counters.publish_changed(at, &mut self.store);
         }

@@ -1,5 +1,6 @@
 //! The picture of a node for people, made of a status.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,21 +8,17 @@ use jiff::Timestamp;
 
 use super::happened::merged;
 use super::memory_parts::{PartsReader, shown};
-use super::status::{
-    AlertStatus, ApprovalStatus, EngineStatus, RuleState, RuleStatus, SilenceStatus, Status,
-};
+use super::status::{ApprovalStatus, EngineStatus, SilenceStatus, Status};
+use super::well::{self, Facts, Reasons, alert_text};
 use crate::model::{
-    AlertState, ApprovalPicture, ClusterStatus, EnginePhase, EnginePicture, Happened, Lease,
-    LeaseState, Machine, MemoryPicture, MemoryState, Moment, NodeMemory, NodePicture, NodeState,
-    Picture, Queue, Reading, RestartState, RestartStatus, RuleSelector, SeriesKey, SilencePicture,
-    WaitKind, Waiting, Well, WellLevel, counted, mode_text,
+    ApprovalPicture, ClusterStatus, EnginePhase, EnginePicture, Happened, Lease, LeaseState,
+    Machine, MemoryPicture, Moment, NodeMemory, NodePicture, NodeState, Picture, Queue, Reading,
+    RestartState, RestartStatus, RuleSelector, SeriesKey, SilencePicture, WaitKind, Waiting, Well,
+    WellLevel, mode_text,
 };
 
 /// Entries of each list; a longer one is no picture any more.
 const MOST: usize = 64;
-
-/// How the reason of a reading that this machine does not have ends.
-const NOT_AVAILABLE: &str = "not available on this machine";
 
 /// Reasons that are shown.
 const MOST_REASONS: usize = 12;
@@ -55,6 +52,7 @@ pub fn picture(status: &Status, about: &About<'_>) -> Picture {
         gpu: gpu(status),
     };
     let node = status.cluster.as_ref().map_or(about.node, |cluster| &*cluster.names.node);
+    let well = well(status, about, memory.total_bytes.is_some());
     Picture {
         node: node.to_owned(),
         version: about.version.to_owned(),
@@ -62,7 +60,12 @@ pub fn picture(status: &Status, about: &About<'_>) -> Picture {
         mode_text: mode_text(status.mode, &status.enforced),
         at: status.at.utc,
         uptime_seconds: about.now.saturating_sub(status.started.uptime).as_secs_f64(),
-        well: well(status, about, memory.total_bytes.is_some()),
+        nodes: status
+            .cluster
+            .as_deref()
+            .map(|cluster| nodes(cluster, well.level))
+            .unwrap_or_default(),
+        well,
         machine,
         memory,
         engines: status
@@ -73,7 +76,6 @@ pub fn picture(status: &Status, about: &About<'_>) -> Picture {
             .collect(),
         happened: merged(&status.happened, about.earlier),
         waiting: waiting(status),
-        nodes: status.cluster.as_deref().map(nodes).unwrap_or_default(),
         approvals: status
             .guard
             .approvals
@@ -127,155 +129,34 @@ fn gpu(status: &Status) -> Option<String> {
 }
 
 fn well(status: &Status, about: &About<'_>, has_memory: bool) -> Well {
-    let mut reasons: Vec<(WellLevel, String)> = Vec::new();
-    let mut add = |level: WellLevel, text: String| reasons.push((level, text));
+    let mut reasons = Reasons::with_texts();
     let age = about.now.saturating_sub(status.at.uptime);
     if age > about.stale_after {
-        add(WellLevel::Unknown, format!("no sample was taken for {} s", age.as_secs()));
+        reasons.add(WellLevel::Unknown, || format!("no sample was taken for {} s", age.as_secs()));
     } else if !has_memory {
-        add(WellLevel::Unknown, "memory was not sampled".to_owned());
+        reasons.add(WellLevel::Unknown, || "memory was not sampled".to_owned());
     }
+    let facts = Facts {
+        guard: &status.guard,
+        reboot: &status.reboot,
+        rules: &status.rules,
+        assessment: &status.assessment,
+        engines: &status.engines,
+        restarts: &status.restarts,
+    };
     // First, since the list is cut: it says why nothing is done.
-    of_guard(status, &mut add);
-    about.failures.iter().for_each(|failure| add(WellLevel::Warning, failure.clone()));
-    for alert in status.rules.iter().flat_map(|rule| &rule.alerts) {
-        if alert.state == AlertState::Firing {
-            add(level_of(alert), alert_text(alert));
-        }
+    facts.of_guard(&mut reasons);
+    for failure in about.failures {
+        reasons.add(WellLevel::Warning, || failure.clone());
     }
-    let notes = of_unknown_rules(status, &mut add);
-    let of_sources = status.sources.iter().filter(|source| !source.up);
-    for source in of_sources {
-        let why = source.detail.as_deref().unwrap_or("it has failed");
-        add(WellLevel::Unknown, format!("source {}: {why}", source.source.name()));
-    }
-    of_assessment(status, &mut add);
-    of_engines(status, &mut add);
-    reasons.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
-    let level = reasons.first().map_or(WellLevel::Well, |(level, _)| *level);
-    let more = reasons.len().saturating_sub(MOST_REASONS);
-    let mut reasons: Vec<String> =
-        reasons.into_iter().take(MOST_REASONS).map(|(_, text)| text).collect();
+    facts.of_rest(status.sources.iter(), &mut reasons);
+    let (level, mut texts) = reasons.sorted();
+    let more = texts.len().saturating_sub(MOST_REASONS);
+    texts.truncate(MOST_REASONS);
     if more > 0 {
-        reasons.push(format!("and {more} more"));
+        texts.push(format!("and {more} more"));
     }
-    Well { level, reasons, notes }
-}
-
-/// Whether a rule is unknown for these reasons alone: this machine does not have what it reads.
-pub(super) fn is_of_machine(reasons: &[String]) -> bool {
-    reasons.iter().all(|why| why.ends_with(NOT_AVAILABLE))
-}
-
-/// Rules that cannot be evaluated. What this machine does not have is no trouble of it: a note.
-fn of_unknown_rules(status: &Status, add: &mut impl FnMut(WellLevel, String)) -> Vec<String> {
-    let unknown = status.rules.iter().filter(|rule| rule.state == RuleState::Unknown);
-    let (missing, failed): (Vec<&RuleStatus>, Vec<&RuleStatus>) =
-        unknown.partition(|rule| is_of_machine(&rule.unknown));
-    let names = |rules: &[&RuleStatus]| {
-        rules.iter().map(|rule| &*rule.rule.alert).collect::<Vec<_>>().join(", ")
-    };
-    if let Some(why) = failed.iter().find_map(|rule| rule.unknown.first()) {
-        let rules = counted(failed.len() as u64, "rule");
-        add(WellLevel::Unknown, format!("unknown: {rules} ({}): {why}", names(&failed)));
-    }
-    if missing.is_empty() {
-        return Vec::new();
-    }
-    let rules = counted(missing.len() as u64, "rule");
-    vec![format!("without effect here: {rules} ({})", names(&missing))]
-}
-
-fn level_of(alert: &AlertStatus) -> WellLevel {
-    let is_critical =
-        |(name, value): &(Arc<str>, Arc<str>)| (&**name, &**value) == ("severity", "critical");
-    match alert.labels.iter().any(is_critical) {
-        true => WellLevel::Critical,
-        false => WellLevel::Warning,
-    }
-}
-
-fn alert_text(alert: &AlertStatus) -> String {
-    let name = alert.labels.iter().find(|(name, _)| **name == *"alertname");
-    let name = name.map(|(_, value)| &**value).unwrap_or_default();
-    match alert.annotations.iter().find(|(name, _)| **name == *"summary") {
-        Some((_, summary)) => format!("{name}: {summary}"),
-        None => format!("{name} fires"),
-    }
-}
-
-fn of_assessment(status: &Status, add: &mut impl FnMut(WellLevel, String)) {
-    let level = match status.assessment.state {
-        MemoryState::Leaked | MemoryState::Wedged => WellLevel::Critical,
-        MemoryState::Orphan | MemoryState::HeldShmem => WellLevel::Warning,
-        _ => return,
-    };
-    add(level, status.assessment.state.meaning().to_owned());
-}
-
-fn of_guard(status: &Status, add: &mut impl FnMut(WellLevel, String)) {
-    let guard = &status.guard;
-    if let Some(pause) = &guard.pause {
-        let why = if pause.comment.is_empty() { "" } else { ": " };
-        add(
-            WellLevel::Warning,
-            format!(
-                "paused by {}{why}{}; nothing is done until `umawarden resume`",
-                pause.author, pause.comment
-            ),
-        );
-    }
-    if !guard.is_restored {
-        let text = "the actions of earlier runs are unknown, since the journal cannot be read: \
-                    nothing is done";
-        add(WellLevel::Warning, text.to_owned());
-    }
-    for breaker in guard.breakers.iter().filter(|breaker| breaker.is_open) {
-        let (rule, misses, mode) = (&breaker.rule, breaker.misses, breaker.mode.name());
-        let of = breaker.engine.as_ref().map(|engine| format!(" for engine {engine}"));
-        let text = format!(
-            "the remedy of {} is stopped{} ({mode} mode): it missed its aim {misses} times; \
-             `umawarden breaker reset {rule}` lets it act again",
-            rule.alert,
-            of.unwrap_or_default(),
-        );
-        add(WellLevel::Warning, text);
-    }
-    let reboot = &status.reboot;
-    if let Some(scheduled) = &reboot.scheduled {
-        let waits = status.reboot.waits_for.as_ref().map(|why| format!("; it waits: {why}"));
-        let text = format!(
-            "{}: {}{}; `umawarden reboot --cancel` prevents it",
-            reboot.stage.meaning(),
-            scheduled.plan,
-            waits.unwrap_or_default(),
-        );
-        add(WellLevel::Warning, text);
-    }
-    if reboot.is_given_up {
-        let times = reboot.did_not_help;
-        let text = format!(
-            "{times} reboots in a row did not help: no rule reboots now; `umawarden reboot \
-             --clear` lets them"
-        );
-        add(WellLevel::Warning, text);
-    }
-}
-
-fn of_engines(status: &Status, add: &mut impl FnMut(WellLevel, String)) {
-    for engine in status.engines.iter().filter(|engine| engine.phase != EnginePhase::Gone) {
-        let name = &engine.engine.name;
-        if let Some(lost) = &engine.lost_rank {
-            add(WellLevel::Critical, format!("engine {name} cannot go on: {lost}"));
-        } else if engine.is_stuck {
-            add(WellLevel::Warning, format!("engine {name} is stuck: {}", engine.reason));
-        }
-    }
-    let given_up = status.restarts.iter().filter(|held| held.state == RestartState::GivenUp);
-    for held in given_up {
-        let text = format!("{} is not started again: {}", held.seen.target, held.reason);
-        add(WellLevel::Warning, text);
-    }
+    Well { level, reasons: texts, notes: well::notes(&status.rules) }
 }
 
 fn engine_picture(status: &EngineStatus, at: Moment, memory: &[(Arc<str>, u64)]) -> EnginePicture {
@@ -374,8 +255,9 @@ fn before(at: Moment, uptime: Duration) -> Timestamp {
     at.utc.checked_sub(at.uptime.saturating_sub(uptime)).unwrap_or(at.utc)
 }
 
-/// The nodes, those that are unknown first, then by their available memory.
-fn nodes(cluster: &ClusterStatus) -> Vec<NodePicture> {
+/// The nodes: those that are unknown, then by their level, the worst first, then by their available
+/// memory. `own` is the level of this node.
+fn nodes(cluster: &ClusterStatus, own: WellLevel) -> Vec<NodePicture> {
     let weakest = cluster.weakest();
     #[expect(
         clippy::cast_possible_truncation,
@@ -386,16 +268,23 @@ fn nodes(cluster: &ClusterStatus) -> Vec<NodePicture> {
     let node = |name: &Arc<str>, memory: NodeMemory, state, note: Option<&Arc<str>>| NodePicture {
         name: name.to_string(),
         state,
+        level: None,
         weakest: weakest == Some(&**name),
         available_bytes: bytes(memory.available),
         total_bytes: bytes(memory.total),
         note: note.map(ToString::to_string),
         url: None,
     };
-    let own = node(&cluster.names.node, cluster.memory, NodeState::Own, None);
+    let own = NodePicture {
+        level: Some(own),
+        ..node(&cluster.names.node, cluster.memory, NodeState::Own, None)
+    };
     let others = cluster.nodes.iter().map(|other| {
         let picture = match &other.unknown {
-            None => node(&other.node, other.memory, NodeState::Answers, None),
+            None => NodePicture {
+                level: other.level,
+                ..node(&other.node, other.memory, NodeState::Answers, None)
+            },
             Some(why) => {
                 let memory = NodeMemory { total: Reading::Failed, available: Reading::Failed };
                 node(&other.node, memory, NodeState::Unknown, Some(why))
@@ -404,7 +293,11 @@ fn nodes(cluster: &ClusterStatus) -> Vec<NodePicture> {
         NodePicture { url: other.url.as_deref().map(str::to_owned), ..picture }
     });
     let mut nodes: Vec<NodePicture> = std::iter::once(own).chain(others).collect();
-    nodes.sort_by_key(|node| node.available_bytes);
+    nodes.sort_by_key(|node| {
+        // An older version does not report its level.
+        let level = node.level.unwrap_or(WellLevel::Unknown);
+        (node.state != NodeState::Unknown, Reverse(level), node.available_bytes)
+    });
     nodes
 }
 

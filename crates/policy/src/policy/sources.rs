@@ -57,9 +57,14 @@ impl SourceTable {
         self.memory_measured
     }
 
-    /// A row for each source that has reported, in the order of [`Source::ALL`], over an old table.
+    /// How each source fares that has reported, in the order of [`Source::ALL`].
+    pub(super) fn statuses(&self) -> impl Iterator<Item = &SourceStatus> {
+        self.rows.values().map(|row| &row.status)
+    }
+
+    /// The same over an old table.
     pub(super) fn draw(&self, over: &mut Arc<[SourceStatus]>) {
-        let current = self.rows.values().map(|row| &row.status);
+        let current = self.statuses();
         match Arc::get_mut(over) {
             Some(old) if old.len() == self.rows.len() => {
                 for (old, current) in old.iter_mut().zip(current) {

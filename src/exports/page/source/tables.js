@@ -170,6 +170,7 @@ function showNodes(nodes) {
         "aria-label": `available memory of ${visible(node.name)}`,
       }) : null),
     cell("number minor", gib(node.total_bytes)),
-    h("td", {}, (states[node.state] || node.state) + (node.weakest ? ", the weakest" : ""),
+    cell(node.level && node.level !== "well" ? node.level : "", (node.level ? `${LEVELS[node.level] || node.level}; ` : "")
+      + (states[node.state] || node.state) + (node.weakest ? ", the weakest" : ""),
       node.note ? h("small", {}, ` ${node.note}`) : null))), 4, "No cluster is configured.");
 }

@@ -11,8 +11,14 @@ use crate::policy::rule::{Rule, RuleGroup};
 const CLAIMED_EVENTS: &str = "uma_kernel_claimed_events_total";
 
 /// Series through which a rule reads the state of another rule.
-const RULE_SERIES: [&str; 5] =
-    ["uma_actions_total", "uma_decisions_total", "uma_holds_total", "uma_rule_state", "uma_rules"];
+const RULE_SERIES: [&str; 6] = [
+    "uma_actions_total",
+    "uma_decisions_total",
+    "uma_holds_total",
+    "uma_node_health",
+    "uma_rule_state",
+    "uma_rules",
+];
 
 /// What to do about a remedy that acts on what may be forged.
 pub(super) const FORGED: &str = "local users can forge what syslog(2) shows: leave notify alone in \

@@ -2,7 +2,7 @@
 
 use super::super::{
     Action, DeathTime, HoldReason, KernelEvent, Killer, Mode, OomBound, OutcomeResult,
-    ProgramEvent, RefusalReason, SETTING_NAMES, Source, UndoResult, XidClass,
+    ProgramEvent, RefusalReason, SETTING_NAMES, Source, UndoResult, WellLevel, XidClass,
 };
 use super::{Metric, MetricKind};
 
@@ -205,6 +205,17 @@ pub(super) const METRICS: &[Metric] = &[
         "1 for the state the rule is in, unless it is inactive: pending, firing or unknown.",
     )
     .closed(&[("state", &["pending", "firing", "unknown"])])
+    .flag()
+    .hides_zero(),
+    Metric::gauge(
+        Source::Daemon,
+        "uma_node_health",
+        &["level"],
+        "1 for the level that the page shows of this node: critical or warning (alerts that fire \
+         and what else needs a person), unknown (rules or sources that fail), else well. Other \
+         nodes of the cluster show it.",
+    )
+    .closed(&[("level", &WellLevel::NAMES)])
     .flag()
     .hides_zero(),
     Metric::gauge(

@@ -24,16 +24,17 @@ use super::rule::{RuleGroup, RuleScope};
 use crate::model::{
     ClusterNames, ClusterReadings, ClusterStatus, FleetAction, MOST_NODES, MOST_PEERS,
     MOST_SERIES_OF_A_NODE, Moment, NodeMemory, NodeNews, NodeReadings, NodeStatus, Reading,
-    Rejection, Schema, SeriesKey, Wanted, series_of_node,
+    Rejection, Schema, SeriesKey, Wanted, WellLevel, series_of_node,
 };
 
 /// Requested of each node even if no rule reads them: people see them, and they distinguish a
 /// series that is absent there from an unknown one.
-const ALWAYS_WANTED: [&str; 7] =
-    [TOTAL, AVAILABLE, "uma_scrape_collector_success", START, ENDED, CLAIMED, ACTED];
+const ALWAYS_WANTED: [&str; 8] =
+    [TOTAL, AVAILABLE, HEALTH, "uma_scrape_collector_success", START, ENDED, CLAIMED, ACTED];
 
 const TOTAL: &str = "uma_memory_total_bytes";
 const AVAILABLE: &str = "uma_memory_available_bytes";
+const HEALTH: &str = "uma_node_health";
 
 /// New series of a node until the store is rebuilt.
 const MOST_FRESH: usize = 2 * MOST_SERIES_OF_A_NODE;
@@ -73,6 +74,8 @@ struct RemoteNode {
     ids: Vec<SeriesId>,
     /// Its memory: total and available.
     memory: [Option<SeriesId>; 2],
+    /// Whether it is well: a series for each level.
+    levels: LevelIds,
     /// Its new series since the store was built.
     fresh: usize,
     answered: Option<Moment>,
@@ -84,6 +87,9 @@ struct RemoteNode {
     url: Option<Arc<str>>,
     cells: Option<Cells>,
 }
+
+/// The series of each level, in the order of [`WellLevel::ALL`].
+type LevelIds = [Option<SeriesId>; WellLevel::ALL.len()];
 
 /// The series about one node.
 #[derive(Clone, Copy, Debug)]
@@ -375,6 +381,29 @@ fn memory_ids<'k>(keys: impl Iterator<Item = (&'k SeriesKey, SeriesId)>) -> [Opt
     found
 }
 
+/// The level of a node, if it reports one.
+fn level(ids: LevelIds, store: &SeriesStore) -> Option<WellLevel> {
+    let is_set = |id: SeriesId| matches!(store.latest(id), Reading::Value(value) if value > 0.0);
+    // Of a node that reports several, the worst.
+    let mut set = WellLevel::ALL.into_iter().zip(ids).rev();
+    set.find(|(_, id)| id.is_some_and(is_set)).map(|(level, _)| level)
+}
+
+/// Which of these are the levels.
+fn level_ids<'k>(keys: impl Iterator<Item = (&'k SeriesKey, SeriesId)>) -> LevelIds {
+    let mut found = LevelIds::default();
+    for (key, id) in keys.filter(|(key, _)| *key.name == *HEALTH) {
+        let label = key.labels.iter().find(|(name, _)| **name == *"level");
+        let place = label.and_then(|(_, level)| {
+            WellLevel::NAMES.into_iter().position(|known| *known == **level)
+        });
+        if let Some(place) = place {
+            found[place] = Some(id);
+        }
+    }
+    found
+}
+
 /// Wanted series that the node offers and that are not known here.
 fn unknown_here(
     wanted: &[Wanted],
@@ -394,6 +423,7 @@ impl RemoteNode {
             schema: Arc::default(),
             ids: Vec::new(),
             memory: [None; 2],
+            levels: LevelIds::default(),
             fresh: 0,
             answered: None,
             why: None,
@@ -459,7 +489,8 @@ impl RemoteNode {
 
     fn settle(&mut self, store: &mut SeriesStore) {
         self.ids = self.schema.series.iter().map(|key| store.intern(key)).collect();
-        self.memory = memory_ids(self.schema.series.iter().zip(self.ids.iter().copied()));
+        let keys = || self.schema.series.iter().zip(self.ids.iter().copied());
+        (self.memory, self.levels) = (memory_ids(keys()), level_ids(keys()));
     }
 
     fn fall_silent(&mut self, at: Moment, name: &Arc<str>, store: &mut SeriesStore) {
@@ -486,6 +517,7 @@ impl RemoteNode {
             took: self.took,
             series: self.ids.len(),
             memory: memory(self.memory, store),
+            level: level(self.levels, store),
             url: self.url.clone(),
         }
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::AlertState;
+use crate::model::{AlertState, WellLevel};
 
 const LOW: &str = "
 groups:
@@ -95,6 +95,21 @@ fn rule_states_are_series_that_start_at_zero_and_rules_are_counted_by_state() {
     world.run(Duration::from_secs(1));
     let mut values = |names: [String; 4]| names.map(|name| world.value(&name).unwrap());
     assert_eq!(values(names), [0.0, 1.0, 0.0, 1.0]);
+}
+
+#[test]
+fn the_level_of_the_node_is_a_series() {
+    let yaml = LOW.replace("severity: warning", "severity: critical");
+    let mut world = World::new(&yaml, Mode::Observe);
+    world.tick();
+    let levels = |world: &mut World| {
+        let series = |level: WellLevel| format!("uma_node_health{{level=\"{level}\"}}");
+        WellLevel::ALL.map(|level| world.value(&series(level)).unwrap())
+    };
+    assert_eq!(levels(&mut world), [1.0, 0.0, 0.0, 0.0]);
+    world.free = Reading::Value(5.0);
+    world.run(Duration::from_secs(1));
+    assert_eq!(levels(&mut world), [0.0, 0.0, 0.0, 1.0], "critical");
 }
 
 /// A second rule reads what the first one did: a counter that appears at 1 has increased by 1.

@@ -4,8 +4,9 @@ use promql_rules::store::MAX_SERIES_OF_CLUSTER;
 
 use super::*;
 use crate::model::{
-    ClusterNames, ClusterReadings, NodeNews, NodeReadings, Rejection, series_of_node,
+    ClusterNames, ClusterReadings, NodeNews, NodeReadings, Rejection, WellLevel, series_of_node,
 };
+use crate::policy::overview::{self, About};
 
 const IMBALANCE: &str = "
 groups:
@@ -333,6 +334,44 @@ fn a_worn_store_is_rebuilt_without_visible_change() {
 }
 
 #[test]
+fn the_picture_has_the_level_of_each_node_and_the_worst_first() {
+    let mut world = among(IMBALANCE);
+    let has_level = |node: &str, level: &str| {
+        let schema = schema(node, &[SeriesKey::new("uma_node_health", &[("level", level)])]);
+        news(node, NodeNews::Answered { schema, values: vec![Reading::Value(1.0)] })
+    };
+    world.seen.push(has_level("a", "well"));
+    world.seen.push(has_level("b", "critical"));
+    world.seen.push(says("of-an-older-version", Reading::Value(95.0)));
+    world.seen.push(silent("silent"));
+    world.tick();
+    let status = world.policy.status(world.at);
+    let about = About {
+        node: "here",
+        version: "",
+        model: None,
+        now: world.at.uptime,
+        stale_after: Duration::from_secs(5),
+        earlier: &[],
+        failures: &[],
+    };
+    let picture = overview::picture(&status, &about);
+    let levels: Vec<(&str, Option<WellLevel>)> =
+        picture.nodes.iter().map(|node| (&*node.name, node.level)).collect();
+    // The memory of this node is unknown here.
+    assert_eq!(
+        levels,
+        [
+            ("silent", None),
+            ("b", Some(WellLevel::Critical)),
+            ("here", Some(WellLevel::Unknown)),
+            ("of-an-older-version", None),
+            ("a", Some(WellLevel::Well)),
+        ]
+    );
+}
+
+#[test]
 fn refused_peer_data_is_counted() {
     let mut world = among(IMBALANCE);
     let Observation::Cluster(mut readings) = says("there", Reading::Failed) else { panic!() };
@@ -363,6 +402,7 @@ fn peers_are_asked_for_the_series_that_rules_read() {
             "uma_memory_contiguous_bytes [(\"block\", \"2MiB\")]",
             "uma_memory_free_bytes []",
             "uma_memory_total_bytes []",
+            "uma_node_health []",
             "uma_scrape_collector_success []"
         ]
     );
