@@ -17,7 +17,7 @@ use crate::policy::explain::of_decision;
 use crate::policy::happened;
 use crate::policy::rule::RuleSet;
 
-/// Entries of the journal that are read for what happened before this run.
+/// Entries of the journal that are read for what happened before a time.
 const EARLIER: usize = 200;
 
 /// Queries of the journal in this folder. Each opens it anew, since it may be created or replaced.
@@ -29,7 +29,7 @@ pub(super) fn queries(folder: &Path, rules: &Arc<ArcSwap<RuleSet>>) -> Queries {
         events: Box::new(move |request| events(&events_of, request)),
         decisions: Box::new(move |request| decisions(&decisions_of, request)),
         orders: Box::new(move |request| orders(&orders_of, request)),
-        happened: Box::new(move |until| happened_before(&happened_in, until)),
+        happened: Box::new(move |until, most| happened_before(&happened_in, until, most)),
         explain: Box::new(move |decision| explain(&explained_in, &rules.load(), decision)),
     }
 }
@@ -101,8 +101,12 @@ fn orders(folder: &Path, request: PageRequest) -> Result<Page, QueryError> {
     Ok(Page { items: items.collect::<Result<_, _>>()?, more: page.next.is_some() })
 }
 
-/// What happened before that time, the newest first.
-fn happened_before(folder: &Path, until: Timestamp) -> Result<Vec<Happened>, QueryError> {
+/// What happened before that time, the newest first, at most so many entries.
+fn happened_before(
+    folder: &Path,
+    until: Timestamp,
+    most: usize,
+) -> Result<Vec<Happened>, QueryError> {
     let query =
         TimelineQuery { until: Some(until), limit: Some(EARLIER), ..TimelineQuery::default() };
     let mut found = Vec::new();
@@ -118,7 +122,7 @@ fn happened_before(folder: &Path, until: Timestamp) -> Result<Vec<Happened>, Que
         true
     };
     open(folder)?.timeline(&query, take).map_err(failed)?;
-    Ok(happened::folded(found))
+    Ok(happened::folded(found, most))
 }
 
 /// The explanation of a decision by the values that were journalled with it; without its tree if

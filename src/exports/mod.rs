@@ -228,6 +228,11 @@ pub type Query = Box<dyn Fn(PageRequest) -> Result<Page, QueryError> + Send + Sy
 pub type ExplainQuery =
     Box<dyn Fn(DecisionId) -> Result<Option<serde_json::Value>, QueryError> + Send + Sync>;
 
+/// What happened before a time, the newest first, at most so many entries. May block, like
+/// [`Query`].
+pub type HappenedQuery =
+    Box<dyn Fn(Timestamp, usize) -> Result<Vec<Happened>, QueryError> + Send + Sync>;
+
 /// Queries of the journal.
 pub struct Queries {
     /// Kernel events, one JSON object each.
@@ -236,8 +241,8 @@ pub struct Queries {
     pub decisions: Query,
     /// Orders of people, one JSON object each.
     pub orders: Query,
-    /// What happened before that time, the newest first.
-    pub happened: Box<dyn Fn(Timestamp) -> Result<Vec<Happened>, QueryError> + Send + Sync>,
+    /// What happened.
+    pub happened: HappenedQuery,
     /// The explanation of a decision; `None` if there is no such decision.
     pub explain: ExplainQuery,
 }

@@ -1,4 +1,4 @@
-//! `GET /api/v1/memory`: the memory of the last hour.
+//! `GET /api/v1/memory`: the memory of the last hour, and what happened in it.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -8,18 +8,20 @@ use axum::response::Response;
 use hyper::{StatusCode, Uri};
 use serde_json::json;
 
-use super::super::api::{error, success};
+use super::super::api::{error, query_journal, success};
 use super::super::routes::Site;
-use crate::model::{Moment, duration};
+use super::EARLIER_TAKES;
+use crate::model::{MOST_PAST_HAPPENED, MemoryHistory, Moment, duration};
+use crate::policy::happened;
 use crate::policy::memory_ring::{POINTS, STEP_SECONDS};
 
-/// All points, by part. `since` is how far back: `10m`; by default, and at most, an hour.
+/// All points, by part, and what happened. `since` is how far back: `10m`; by default, and at most, an hour.
 pub(in crate::exports) async fn memory(State(site): State<Site>, uri: Uri) -> Response {
     let since = match since(&uri) {
         Ok(since) => since,
         Err(text) => return error(StatusCode::BAD_REQUEST, "bad_data", &text),
     };
-    let status = site.served.status.load();
+    let status = site.served.status.load_full();
     let uptime = (site.served.uptime)();
     let age = uptime.saturating_sub(status.at.uptime);
     let now = Moment { uptime, utc: status.at.utc.checked_add(age).unwrap_or(status.at.utc) };
@@ -27,7 +29,14 @@ pub(in crate::exports) async fn memory(State(site): State<Site>, uri: Uri) -> Re
         let ring = site.served.memory.lock().unwrap_or_else(PoisonError::into_inner);
         ring.history(now, since)
     };
-    success(&json!(history))
+    let read = query_journal(&site, EARLIER_TAKES, move |queries| {
+        (queries.happened)(now.utc, MOST_PAST_HAPPENED)
+    });
+    // Without a journal there is what this run still knows.
+    let journalled = read.await.unwrap_or_default();
+    let first = now.utc.checked_sub(since).unwrap_or(now.utc);
+    let happened = happened::past(&status.happened, journalled, first);
+    success(&json!(MemoryHistory { happened, ..history }))
 }
 
 fn since(uri: &Uri) -> Result<Duration, String> {

@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 use super::api::{error, query_journal};
 use super::routes::Site;
 use super::{Served, VERSION};
-use crate::model::{Happened, Moment, Picture};
+use crate::model::{Happened, MOST_HAPPENED, Moment, Picture};
 use crate::policy::overview::{self, About};
 use crate::policy::status::Status;
 
@@ -96,8 +96,11 @@ impl Pictures {
             return;
         }
         let started = site.served.status.load().started.utc;
-        let read =
-            || query_journal(site, EARLIER_TAKES, move |queries| (queries.happened)(started));
+        let read = || {
+            query_journal(site, EARLIER_TAKES, move |queries| {
+                (queries.happened)(started, MOST_HAPPENED)
+            })
+        };
         if self.earlier.get_or_try_init(read).await.is_err() {
             *self.earlier_failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         }

@@ -7,7 +7,7 @@ use serde_json::json;
 use umawarden::exports::{Limits, Queries};
 use umawarden::model::{
     EngineKind, EnginePhase, EngineProcess, EngineSeen, Happened, HappenedKind, HappenedLevel,
-    Picture, ProcessId, Reading, SeriesKey, WellLevel,
+    MemoryHistory, Picture, ProcessId, Reading, SeriesKey, WellLevel,
 };
 use umawarden::policy::status::{EngineStatus, Status};
 
@@ -126,15 +126,23 @@ fn a_picture_has_parts_that_add_up_and_engines_with_their_progress() {
 
 #[test]
 fn what_happened_before_this_run_comes_from_the_journal() {
-    let earlier = |until| {
-        assert_eq!(until, moment(10).utc);
-        Ok(vec![happened(5, "before")])
+    // The memory of the last hour has what happened until now.
+    let earlier = |until, most: usize| match most {
+        20 => {
+            assert_eq!(until, moment(10).utc);
+            Ok(vec![happened(5, "before")])
+        }
+        _ => Ok(vec![happened(50, "in between"), happened(5, "before")]),
     };
     let queries = Queries { happened: Box::new(earlier), ..no_queries() };
     let server = start_with(Limits::default(), queries);
     server.status.store(Arc::new(full_status()));
     let texts: Vec<String> = picture(&server).happened.into_iter().map(|one| one.text).collect();
     assert_eq!(texts, [HOSTILE, "before"]);
+    let past = server.get("/api/v1/memory?since=1h").json();
+    let past: MemoryHistory = serde_json::from_value(past["data"].clone()).unwrap();
+    let texts: Vec<&str> = past.happened.iter().map(|one| one.text.as_str()).collect();
+    assert_eq!(texts, [HOSTILE, "in between", "before"]);
     server.end();
 }
 

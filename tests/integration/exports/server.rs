@@ -133,7 +133,7 @@ pub fn no_queries() -> Queries {
         events: Box::new(down),
         decisions: Box::new(down),
         orders: Box::new(down),
-        happened: Box::new(|_| Err(QueryError::Unavailable("disk full".to_owned()))),
+        happened: Box::new(|_, _| Err(QueryError::Unavailable("disk full".to_owned()))),
         explain: Box::new(|_| Err(QueryError::Unavailable("disk full".to_owned()))),
     }
 }

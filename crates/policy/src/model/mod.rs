@@ -110,9 +110,9 @@ pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author, 
 pub use past::{Past, PastAct, PendingApproval};
 pub use peer::PeerAddress;
 pub use picture::{
-    ApprovalPicture, EnginePicture, Happened, HappenedKind, HappenedLevel, MOST_HAPPENED, Machine,
-    MemoryHistory, MemoryPart, MemoryPicture, NodePicture, NodeState, PartHistory, PartKind,
-    Picture, Queue, SilencePicture, WaitKind, Waiting, Well, WellLevel,
+    ApprovalPicture, EnginePicture, Happened, HappenedKind, HappenedLevel, MOST_HAPPENED,
+    MOST_PAST_HAPPENED, Machine, MemoryHistory, MemoryPart, MemoryPicture, NodePicture, NodeState,
+    PartHistory, PartKind, Picture, Queue, SilencePicture, WaitKind, Waiting, Well, WellLevel,
 };
 pub use pod::Pod;
 pub use pool::{EnginePools, HOST_POOL, MemoryPool, MemoryPools, PoolFigures, PoolKind};

@@ -12,6 +12,9 @@ use super::{EngineKind, EnginePhase, Mode};
 /// Entries of [`Picture::happened`].
 pub const MOST_HAPPENED: usize = 20;
 
+/// Entries of [`MemoryHistory::happened`].
+pub const MOST_PAST_HAPPENED: usize = 200;
+
 /// All that is shown of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Picture {
@@ -350,6 +353,9 @@ pub struct MemoryHistory {
     pub parts: Vec<PartHistory>,
     /// What the kernel kept free for itself.
     pub reserve_bytes: Vec<Option<u64>>,
+    /// What happened in that time, the newest first.
+    #[serde(default)]
+    pub happened: Vec<Happened>,
 }
 
 /// A part of memory over time.

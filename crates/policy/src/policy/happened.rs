@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::Step;
 use crate::model::{
     AlertChange, AlertState, Decision, DecisionRecord, Event, EventKind, Happened, HappenedKind,
-    HappenedLevel, HoldReason, KernelEvent, MOST_HAPPENED, MemoryState, Mode, Moment, Outcome,
-    OutcomeResult, ProgramEvent, ReceivedTurn, Target, printable_beginning,
+    HappenedLevel, HoldReason, KernelEvent, MOST_HAPPENED, MOST_PAST_HAPPENED, MemoryState, Mode,
+    Moment, Outcome, OutcomeResult, ProgramEvent, ReceivedTurn, Target, printable_beginning,
 };
 
 /// Longer texts are cut. Names in them may be hostile.
@@ -56,7 +56,7 @@ impl Happenings {
     }
 
     fn add(&mut self, entry: Happened) {
-        add(&mut self.newest, entry);
+        add(&mut self.newest, entry, MOST_HAPPENED);
         self.has_changed = true;
     }
 
@@ -69,8 +69,9 @@ impl Happenings {
     }
 }
 
-/// Adds the newest entry. One that happened before within ten minutes is counted instead.
-fn add(newest: &mut VecDeque<Happened>, mut entry: Happened) {
+/// Adds the newest entry; so many are kept. One that happened before within ten minutes is counted
+/// instead.
+fn add(newest: &mut VecDeque<Happened>, mut entry: Happened, most: usize) {
     let is_same = |known: &Happened| {
         (known.kind, &known.rule, &known.text) == (entry.kind, &entry.rule, &entry.text)
             && entry.at.duration_since(known.at) < AGAIN_WITHIN
@@ -81,7 +82,7 @@ fn add(newest: &mut VecDeque<Happened>, mut entry: Happened) {
         entry.times = known.times.saturating_add(1);
     }
     newest.push_front(entry);
-    newest.truncate(MOST_HAPPENED);
+    newest.truncate(most);
 }
 
 /// The newest entries of both, those of `earlier` beyond the ones of this run. This run's may be
@@ -100,11 +101,28 @@ pub fn merged(newest: &[Happened], earlier: &[Happened]) -> Vec<Happened> {
     all
 }
 
-/// Entries of the journal, the newest first, as they are shown.
-pub fn folded(entries: impl IntoIterator<Item = Happened>) -> Vec<Happened> {
+/// What happened since then, the newest first: the entries of this run, and those of the journal,
+/// which has more of them, and may not have the newest yet.
+pub fn past(newest: &[Happened], journalled: Vec<Happened>, since: Timestamp) -> Vec<Happened> {
+    let is_own = |entry: &Happened| {
+        newest.iter().any(|own| {
+            (own.kind, &own.rule, &own.text) == (entry.kind, &entry.rule, &entry.text)
+                && own.at.duration_since(entry.at).abs() < AGAIN_WITHIN
+        })
+    };
+    let beyond = journalled.into_iter().filter(|entry| !is_own(entry));
+    let mut all: Vec<Happened> = newest.iter().cloned().chain(beyond).collect();
+    all.retain(|entry| entry.at >= since);
+    all.sort_by_key(|entry| std::cmp::Reverse(entry.at));
+    all.truncate(MOST_PAST_HAPPENED);
+    all
+}
+
+/// Entries of the journal, the newest first, as they are shown; at most so many.
+pub fn folded(entries: impl IntoIterator<Item = Happened>, most: usize) -> Vec<Happened> {
     let mut newest = VecDeque::new();
     for entry in entries {
-        add(&mut newest, entry);
+        add(&mut newest, entry, most);
     }
     newest.into()
 }
@@ -260,21 +278,24 @@ mod tests {
     #[test]
     fn what_happens_again_soon_is_counted_and_a_flood_does_not_drown_the_rest() {
         let mut newest = VecDeque::new();
-        add(&mut newest, event(0, "the one"));
+        add(&mut newest, event(0, "the one"), MOST_HAPPENED);
         for second in 0..500 {
-            add(&mut newest, event(second, if second % 2 == 0 { "a" } else { "b" }));
+            let text = if second % 2 == 0 { "a" } else { "b" };
+            add(&mut newest, event(second, text), MOST_HAPPENED);
         }
         let texts: Vec<(&str, u64)> =
             newest.iter().map(|entry| (entry.text.as_str(), entry.times)).collect();
         assert_eq!(texts, [("b", 250), ("a", 250), ("the one", 1)]);
-        add(&mut newest, event(2_000, "a"));
+        add(&mut newest, event(2_000, "a"), MOST_HAPPENED);
         assert_eq!((newest.len(), newest[0].times), (4, 1), "ten minutes later it is another");
     }
 
     #[test]
     fn entries_are_bounded_and_of_printable_text() {
         let mut newest = VecDeque::new();
-        (0..100).for_each(|number| add(&mut newest, event(number, &number.to_string())));
+        for number in 0..100 {
+            add(&mut newest, event(number, &number.to_string()), MOST_HAPPENED);
+        }
         assert_eq!((newest.len(), newest[0].text.as_str()), (MOST_HAPPENED, "99"));
         let hostile = event(0, &format!("<b>\u{1b}[31m\n{}", "x".repeat(10_000)));
         assert!(hostile.text.starts_with("<b>\\u{1b}[31m\\nx"), "{}", hostile.text);
@@ -290,5 +311,16 @@ mod tests {
         let texts: Vec<String> =
             merged(&newest, &earlier).into_iter().map(|entry| entry.text).collect();
         assert_eq!(texts, ["new", "of the run before", "older"]);
+    }
+
+    #[test]
+    fn the_past_has_what_the_journal_has_beyond_the_newest_entries() {
+        let newest = [event(900, "again"), event(800, "not journalled yet")];
+        let journalled = (0..300).map(|second| event(second, &second.to_string()));
+        let journalled = journalled.chain([event(600, "again")]).collect();
+        let past = past(&newest, journalled, at(100));
+        let texts: Vec<&str> = past.iter().take(3).map(|entry| entry.text.as_str()).collect();
+        assert_eq!(texts, ["again", "not journalled yet", "299"]);
+        assert_eq!((past.len(), past[199].text.as_str()), (MOST_PAST_HAPPENED, "102"));
     }
 }

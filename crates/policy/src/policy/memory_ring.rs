@@ -174,6 +174,7 @@ impl MemoryRing {
             at: rows.iter().map(|(at, _)| *at).collect(),
             parts,
             reserve_bytes: column(&|point, _| point.levels.reserve),
+            happened: Vec::new(),
         }
     }
 

@@ -66,7 +66,7 @@ function show(received) {
   showFacts(picture);
   if (past) {
     past.take(picture);
-    plot.show(past, picture.happened);
+    plot.show(past, past.marks(picture.happened));
   }
   showMemory(picture.memory, colours, pointer.at, pointer.parts);
   approvals.show(picture.approvals, now);

@@ -2,6 +2,9 @@
 
 const STEP = 5;
 const MOST_POINTS = 721;
+/** What happens again within this time, in milliseconds, is one entry. */
+const AGAIN_WITHIN = 600000;
+const MOST_MARKS = 200;
 /** How near a mark the pointer must be, in pixels. */
 const NEAR = 9;
 
@@ -53,6 +56,18 @@ class Past {
     this.parts = new Map();
     for (const part of history.parts) this.parts.set(keyOf(part), part);
     this.total = null;
+    // A node of an older version does not serve them.
+    this.happened = history.happened || [];
+  }
+
+  /** The entries of the hour: the newest, and those that the picture has no more. */
+  marks(newest) {
+    const isSame = (one, other) => one.text === other.text && one.kind === other.kind
+      && one.rule === other.rule
+      && Math.abs(Date.parse(one.at) - Date.parse(other.at)) < AGAIN_WITHIN;
+    const isOlder = (entry) => !newest.some((other) => isSame(entry, other));
+    this.happened = [...newest, ...this.happened.filter(isOlder)].slice(0, MOST_MARKS);
+    return this.happened;
   }
 
   /** Adds the present. A point is the sample of its step with the least free memory. */
