@@ -372,15 +372,7 @@ class Plot {
     const { ctx, bbox } = chart;
     const ratio = devicePixelRatio || 1;
     ctx.save();
-    const reserve = this.past.reserve.length ? this.past.reserve[this.past.reserve.length - 1] : null;
-    if (reserve && this.past.total) {
-      const y = chart.valToPos((this.past.total - reserve) / GIB, "y", true);
-      ctx.strokeStyle = css("--critical");
-      ctx.setLineDash([6 * ratio, 4 * ratio]);
-      ctx.lineWidth = ratio;
-      line(ctx, bbox.left, y, bbox.left + bbox.width, y);
-      ctx.setLineDash([]);
-    }
+    this.drawReserve(chart, ratio);
     this.marks = [];
     for (const entry of this.happened) {
       const seconds = Date.parse(entry.at) / 1000;
@@ -396,6 +388,36 @@ class Plot {
       ctx.fill();
     }
     ctx.restore();
+  }
+
+  /** The reserve of each point, in steps; nothing where it is unknown. */
+  drawReserve(chart, ratio) {
+    const { ctx } = chart;
+    const { at, reserve, total } = this.past;
+    if (!total) return;
+    ctx.strokeStyle = css("--critical");
+    ctx.setLineDash([6 * ratio, 4 * ratio]);
+    ctx.lineWidth = ratio;
+    ctx.beginPath();
+    let before = null;
+    at.forEach((seconds, place) => {
+      const bytes = reserve[place];
+      if (!bytes) {
+        before = null;
+        return;
+      }
+      const x = chart.valToPos(seconds, "x", true);
+      const y = chart.valToPos((total - bytes) / GIB, "y", true);
+      if (before === null) ctx.moveTo(x, y);
+      else {
+        // What stays the same is one line: its dashes go on.
+        if (before !== y) ctx.lineTo(x, before);
+        ctx.lineTo(x, y);
+      }
+      before = y;
+    });
+    ctx.stroke();
+    ctx.setLineDash([]);
   }
 
   near(x) {
