@@ -126,7 +126,18 @@ pub(super) fn approvals(html: &mut String, approvals: &[ApprovalPicture]) -> fmt
     Ok(())
 }
 
-/// Writes the table of engines: phase, memory, queue, KV cache.
+/// Queue and KV cache of an engine; empty where they are unknown.
+fn load(engine: &EnginePicture) -> (String, String) {
+    let queue = engine.queue.map_or_else(String::new, |queue| {
+        let text = |number: Option<u64>| number.map_or("?".to_owned(), |n| n.to_string());
+        format!("{} run, {} wait", text(queue.running), text(queue.waiting))
+    });
+    let cache = engine.kv_cache_used.map(|used| format!("{:.0} %", 100.0 * used));
+    (queue, cache.unwrap_or_default())
+}
+
+/// Writes the table of engines: phase, memory, queue, KV cache. Where the page is narrow, the last
+/// two are in the cell of the phase.
 pub(super) fn engines(html: &mut String, engines: &[EnginePicture]) -> fmt::Result {
     let columns = [
         ("Engine", false),
@@ -151,17 +162,17 @@ pub(super) fn engines(html: &mut String, engines: &[EnginePicture]) -> fmt::Resu
             write!(html, " {:.0} %, {left:.0} s left", 100.0 * done)?;
         }
         write!(html, "<br><small>{}</small>", Escaped(engine.note.as_deref().unwrap_or_default()))?;
-        let queue = engine.queue.map_or_else(String::new, |queue| {
-            let text = |number: Option<u64>| number.map_or("?".to_owned(), |n| n.to_string());
-            format!("{} run, {} wait", text(queue.running), text(queue.waiting))
-        });
-        let cache = engine.kv_cache_used.map(|used| format!("{:.0} %", 100.0 * used));
+        let (queue, cache) = load(engine);
+        if !(queue.is_empty() && cache.is_empty()) {
+            let comma = if queue.is_empty() || cache.is_empty() { "" } else { ", " };
+            let of_cache = if cache.is_empty() { "" } else { "KV " };
+            write!(html, " <small class=narrow>{queue}{comma}{of_cache}{cache}</small>")?;
+        }
         write!(
             html,
             "</td><td class=number>{}</td><td class=minor>{queue}</td>\
-             <td class=\"number minor\">{}</td></tr>",
+             <td class=\"number minor\">{cache}</td></tr>",
             engine.memory_bytes.map_or_else(String::new, gib),
-            cache.unwrap_or_default(),
         )?;
     }
     if engines.is_empty() {
@@ -308,6 +319,36 @@ pub(super) fn nodes(html: &mut String, nodes: &[NodePicture]) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{EngineKind, EnginePhase, Queue};
+
+    #[test]
+    fn queue_and_cache_are_also_shown_where_the_page_is_narrow() {
+        let mut engine = EnginePicture {
+            name: "qwen".to_owned(),
+            kind: EngineKind::Vllm,
+            model: None,
+            pod: None,
+            phase: EnginePhase::Serving,
+            since: Timestamp::UNIX_EPOCH,
+            progress: None,
+            seconds_left: None,
+            memory_bytes: None,
+            queue: Some(Queue { waiting: Some(1), running: Some(3) }),
+            kv_cache_used: Some(0.41),
+            note: None,
+        };
+        let short = |engine: &EnginePicture| {
+            let mut html = String::new();
+            engines(&mut html, std::slice::from_ref(engine)).unwrap();
+            let after = html.split_once("<small class=narrow>").map(|(_, after)| after);
+            after.and_then(|after| after.split_once('<')).map(|(short, _)| short.to_owned())
+        };
+        assert_eq!(short(&engine).as_deref(), Some("3 run, 1 wait, KV 41 %"));
+        engine.queue = None;
+        assert_eq!(short(&engine).as_deref(), Some("KV 41 %"));
+        engine.kv_cache_used = None;
+        assert_eq!(short(&engine), None);
+    }
 
     #[test]
     fn a_node_in_trouble_is_marked_and_one_of_an_older_version_answers() {

@@ -667,6 +667,13 @@ function phaseBar(engine) {
   return children;
 }
 
+/** Queue and KV cache, for a page without their columns. */
+function shortLoad(engine, queue) {
+  const cache = engine.kv_cache_used === null ? "" : `KV ${percent(engine.kv_cache_used)}`;
+  const text = [queue, cache].filter((one) => one).join(", ");
+  return text ? [" ", h("small", { class: "narrow" }, text)] : [];
+}
+
 function showEngines(engines) {
   const queue = (queue) => (queue
     ? `${queue.running ?? "?"} run, ${queue.waiting ?? "?"} wait` : "");
@@ -676,7 +683,7 @@ function showEngines(engines) {
   }), ` ${percent(engine.kv_cache_used)}`]);
   fill("engines", engines.map((engine) => h("tr", {},
     header(engine.name, `${engine.model || engine.kind}${engine.pod ? `, pod ${engine.pod}` : ""}`),
-    h("td", {}, ...phaseBar(engine)),
+    h("td", {}, ...phaseBar(engine), ...shortLoad(engine, queue(engine.queue))),
     cell("number", engine.memory_bytes === null ? "" : gib(engine.memory_bytes)),
     cell("minor", queue(engine.queue)),
     cell("minor", ...cache(engine)))), 5, "No inference engine is found.");
