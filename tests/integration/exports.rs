@@ -6,7 +6,7 @@ mod gate;
 pub mod hoards;
 mod live;
 mod orders;
-mod page;
+pub mod page;
 mod probes;
 mod received;
 mod samples;

@@ -5,13 +5,16 @@ mod screenshots;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use umawarden::model::Role;
+use umawarden::model::{EngineHealth, EngineLoad, HealthResponse, Reading, Role};
 
 use crate::access::{Files, HASH, program, token};
 use crate::daemon::{Daemon, binary};
+use crate::exports::page::full_status;
+use crate::exports::server;
 use crate::real::enabled;
 use crate::run::Node;
 
@@ -382,6 +385,44 @@ fn the_page_fits_a_phone_and_works_without_a_script() {
     assert!(browser.texts("#happened tbody").concat().contains("would drop"));
     assert!(browser.texts("#approvals tbody").concat().contains("umawarden approve"));
     assert!(browser.texts("#sampled").concat().contains("UTC"));
+}
+
+#[test]
+fn progress_queue_and_cache_of_an_engine_are_shown_on_a_phone_too() {
+    let Some(mut browser) = Browser::start() else { return };
+    let server = server::start();
+    let mut status = full_status();
+    let mut engine = status.engines[0].clone();
+    let load = EngineLoad {
+        running: Reading::Value(3),
+        waiting: Reading::Value(1),
+        kv_cache_usage: Reading::Value(0.41),
+        ..EngineLoad::default()
+    };
+    engine.health = Some(EngineHealth {
+        engine: Arc::clone(&engine.engine.name),
+        server: engine.engine.server,
+        asked_at: Duration::from_secs(99),
+        answer: HealthResponse::Ready,
+        requests: Reading::Value(4),
+        load,
+        key_withheld: None,
+    });
+    status.engines = Arc::new([engine]);
+    server.status.store(Arc::new(status));
+    let url = format!("http://{}/", server.address);
+    for (width, is_narrow) in [(1280, false), (360, true)] {
+        for script in [true, false] {
+            browser.run("open", json!({ "url": url, "width": width, "script": script }));
+            let shown = browser.texts("#engines tbody").concat();
+            for wanted in ["49 %, 51 s left", "3 run, 1 wait", "41 %"] {
+                assert!(shown.contains(wanted), "{width} {script} {wanted}: {shown}");
+            }
+            let is_short = shown.contains("3 run, 1 wait, KV 41 %");
+            assert_eq!(is_short, is_narrow, "{width} {script}: {shown}");
+        }
+    }
+    server.end();
 }
 
 #[test]
