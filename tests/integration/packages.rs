@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::daemon::binary;
 
@@ -237,6 +237,33 @@ fn texts_for_shells_and_manuals_name_every_command() {
     assert!(!folder.path().join("umawarden-nvml-child.1").exists(), "it is hidden");
     let wrong = Command::new(binary()).args(["print", "man", "rule"]).output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
+}
+
+/// `packaging/changes`, beside a changelog.
+fn changes(changelog: &str, version: &str) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("packaging")).unwrap();
+    fs::write(folder.path().join("CHANGELOG.md"), changelog).unwrap();
+    let script = folder.path().join("packaging/changes");
+    fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/changes"), &script).unwrap();
+    // Not by itself: a file that has just been written may still count as open for writing.
+    Command::new("bash").arg(&script).arg(version).output().unwrap()
+}
+
+#[test]
+fn the_notes_of_a_release_are_all_of_its_changes() {
+    let changelog = "# Changelog\n\n## 0.2.0 - 2027\n\n- new\n\n## 0.1.0 - 2026\n\n- old\n";
+    let printed = changes(changelog, "0.2.0");
+    assert!(printed.status.success(), "{printed:?}");
+    assert_eq!(String::from_utf8_lossy(&printed.stdout).trim(), "- new");
+    assert_eq!(changes(changelog, "0.2").status.code(), Some(1), "there is no 0.2");
+    let open = changelog.replacen("\n## ", "\n## Unreleased\n\n- not noted\n\n## ", 1);
+    let refused = changes(&open, "0.2.0");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("Unreleased"), "{refused:?}");
+    // The program's own changelog may have such changes, but never lacks its version.
+    let own = include_str!("../../CHANGELOG.md");
+    assert!(own.contains(concat!("\n## ", env!("CARGO_PKG_VERSION"), " - ")));
 }
 
 /// The example is what `tune` would set on a DGX Spark.
