@@ -239,6 +239,25 @@ fn texts_for_shells_and_manuals_name_every_command() {
     assert_eq!(wrong.status.code(), Some(2));
 }
 
+#[test]
+fn the_documents_install_the_packages_of_this_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    for document in ["README.md", "docs/src/start/one-spark.md"] {
+        let text = Path::new(env!("CARGO_MANIFEST_DIR")).join(document);
+        let text = fs::read_to_string(text).unwrap();
+        for name in [
+            format!("umawarden_{version}-1_arm64.deb"),
+            format!("umawarden_{version}-1_amd64.deb"),
+            format!("umawarden-{version}-1.aarch64.rpm"),
+            format!("umawarden-{version}-1.x86_64.rpm"),
+        ] {
+            assert!(text.contains(&name), "{name} is not in {document}");
+        }
+        // The rpm does not start the service.
+        assert!(text.contains("sudo systemctl enable --now umawarden"), "{document}");
+    }
+}
+
 /// `packaging/changes`, beside a changelog.
 fn changes(changelog: &str, version: &str) -> Output {
     let folder = tempfile::tempdir().unwrap();
