@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use crate::daemon::binary;
 
 /// What both packages install.
-const FILES: [&str; 30] = [
+const FILES: [&str; 31] = [
     "/etc/umawarden/umawarden.yaml",
     "/usr/bin/umawarden",
     "/usr/lib/systemd/system/umawarden.service",
@@ -18,6 +18,7 @@ const FILES: [&str; 30] = [
     "/usr/share/doc/umawarden/examples/60-umawarden.conf",
     "/usr/share/doc/umawarden/examples/one-spark.yaml",
     "/usr/share/doc/umawarden/examples/two-sparks.yaml",
+    "/usr/share/doc/umawarden/examples/umawarden.yaml",
     "/usr/share/fish/vendor_completions.d/umawarden.fish",
     "/usr/share/man/man1/umawarden.1.gz",
     "/usr/share/man/man1/umawarden-rules-check.1.gz",
@@ -256,6 +257,18 @@ fn the_documents_install_the_packages_of_this_version() {
         // The rpm does not start the service.
         assert!(text.contains("sudo systemctl enable --now umawarden"), "{document}");
     }
+}
+
+#[test]
+fn two_sparks_mount_a_configuration_that_is_there_and_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/compose");
+    let compose = fs::read_to_string(folder.join("two-sparks.yaml")).unwrap();
+    let compose: serde_json::Value = serde_saphyr::from_str(&compose).unwrap();
+    let mount = &compose["services"]["umawarden"]["volumes"][0];
+    // Docker would make a folder of that name.
+    assert_eq!(mount["bind"]["create_host_path"], false, "{mount}");
+    let file = folder.join(mount["source"].as_str().unwrap()).display().to_string();
+    output(binary(), &["config", "check", "--config.file", &file]);
 }
 
 /// `packaging/changes`, beside a changelog.
