@@ -5,11 +5,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
+use rustix::process::setpriority_process;
 
 use crate::config::settings::Settings;
 use crate::model::Source;
@@ -23,6 +24,8 @@ const FIRST: Duration = Duration::from_millis(100);
 
 /// The lowest weight: the flight recorder is read while others serve.
 const NICE: i32 = 19;
+/// How long the reader works between two rests, if it cannot have that weight.
+const SLICE: Duration = Duration::from_millis(20);
 
 /// The name of the job in the documented scrape configuration.
 const JOB: &str = "umawarden";
@@ -83,10 +86,39 @@ fn empty() -> History {
     History::new(INTERVAL, KEPT, KEPT_BYTES)
 }
 
-fn read_past(live: &Live, folder: &Path) {
-    if let Err(error) = rustix::process::nice(NICE) {
-        tracing::debug!(%error, "nice");
+/// Leaves half of a processor to others where the weight of a thread cannot be lowered: the filter of
+/// the unit denies setpriority(2), and there the whole daemon has nice -10.
+struct Pace {
+    rests: bool,
+    since: Instant,
+}
+
+impl Pace {
+    /// Lowers the weight of the calling thread, or else will rest.
+    fn begin() -> Self {
+        let lowered = setpriority_process(None, NICE);
+        if let Err(error) = lowered {
+            tracing::debug!(%error, "the reader of past samples rests: its priority stays");
+        }
+        Self { rests: lowered.is_err(), since: Instant::now() }
     }
+
+    fn keep(&mut self) {
+        let rest = self.rest(self.since.elapsed());
+        if !rest.is_zero() {
+            std::thread::sleep(rest);
+            self.since = Instant::now();
+        }
+    }
+
+    /// It rests for as long as it has worked, once that is a slice.
+    fn rest(&self, worked: Duration) -> Duration {
+        if self.rests && worked >= SLICE { worked } else { Duration::ZERO }
+    }
+}
+
+fn read_past(live: &Live, folder: &Path) {
+    let mut pace = Pace::begin();
     let mut history = empty();
     let until = live.oldest_ms().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let files: Vec<PathBuf> = segment_files(folder);
@@ -94,6 +126,7 @@ fn read_past(live: &Live, folder: &Path) {
     let excerpt = Excerpt { from, until, interval: INTERVAL };
     let remarks = replay(&files, &excerpt, &mut |status| {
         history.push(status.at.utc.as_millisecond(), &status.series, &status.values);
+        pace.keep();
         true
     });
     for remark in &remarks {
@@ -101,4 +134,22 @@ fn read_past(live: &Live, folder: &Path) {
     }
     let failure = remarks.first().filter(|_| history.oldest_ms().is_none());
     live.put_past(history, failure.cloned());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_cannot_be_lowered_rests_as_long_as_it_has_worked() {
+        let mut pace = Pace { rests: true, since: Instant::now() };
+        assert_eq!(pace.rest(2 * SLICE), 2 * SLICE);
+        assert_eq!(pace.rest(SLICE / 2), Duration::ZERO);
+        let begun = Instant::now();
+        pace.since = begun.checked_sub(SLICE).unwrap();
+        pace.keep();
+        assert!(begun.elapsed() >= SLICE && pace.since >= begun + SLICE);
+        pace.rests = false;
+        assert_eq!(pace.rest(2 * SLICE), Duration::ZERO);
+    }
 }
