@@ -1,5 +1,7 @@
 //! Packages of `packaging/build`, if `UMAWARDEN_PACKAGES` names their folder, and the unit in them.
 
+mod image;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
