@@ -10,12 +10,14 @@ use std::process::{Command, Output};
 use crate::daemon::binary;
 
 /// What both packages install.
-const FILES: [&str; 31] = [
+const FILES: [&str; 29] = [
     "/etc/umawarden/umawarden.yaml",
     "/usr/bin/umawarden",
     "/usr/lib/systemd/system/umawarden.service",
     "/usr/lib/systemd/system/umawarden.socket",
     "/usr/share/bash-completion/completions/umawarden",
+    "/usr/share/doc/umawarden/CHANGELOG.md",
+    "/usr/share/doc/umawarden/NOTICE",
     "/usr/share/doc/umawarden/copyright",
     "/usr/share/doc/umawarden/examples/60-umawarden.conf",
     "/usr/share/doc/umawarden/examples/one-spark.yaml",
@@ -38,10 +40,6 @@ const FILES: [&str; 31] = [
     "/usr/share/umawarden/kubernetes/base/kustomization.yaml",
     "/usr/share/umawarden/kubernetes/chart/umawarden/Chart.yaml",
     "/usr/share/umawarden/kubernetes/chart/umawarden/files/alerts-umawarden.yaml",
-    "/usr/share/umawarden/rules/engines.yaml",
-    "/usr/share/umawarden/rules/guard.yaml",
-    "/usr/share/umawarden/rules/kernel.yaml",
-    "/usr/share/umawarden/rules/leak.yaml",
 ];
 
 /// The output of a program that succeeds.
@@ -67,8 +65,14 @@ fn packages(ending: &str) -> Option<Vec<String>> {
     Some(found)
 }
 
-fn assert_has_all(installed: &BTreeSet<&str>, package: &str) {
-    let lacking: Vec<_> = FILES.iter().filter(|file| !installed.contains(**file)).collect();
+/// Both packages have all files, and all of `rules/`. The folder of zsh is the distribution's.
+fn assert_has_all(installed: &BTreeSet<&str>, package: &str, zsh: &str) {
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("rules");
+    let rules = fs::read_dir(rules).unwrap().map(|entry| entry.unwrap().file_name());
+    let rules = rules.map(|name| format!("/usr/share/umawarden/rules/{}", name.display()));
+    let zsh = format!("/usr/share/zsh/{zsh}/_umawarden");
+    let wanted = FILES.into_iter().map(str::to_owned).chain(rules).chain([zsh]);
+    let lacking: Vec<_> = wanted.filter(|file| !installed.contains(file.as_str())).collect();
     assert!(lacking.is_empty(), "{package} lacks {lacking:?}");
 }
 
@@ -85,7 +89,7 @@ fn the_deb_has_all_files_with_modes_that_let_nobody_else_write() {
             let wanted = if file.starts_with("/usr/bin/") { "-rwxr-xr-x" } else { "-rw-r--r--" };
             assert_eq!((mode, owner), (wanted, "root/root"), "{file}");
         }
-        assert_has_all(&installed, &package);
+        assert_has_all(&installed, &package, "vendor-completions");
         let control = output("dpkg-deb", &["--info", &package]);
         for part in ["conffiles", "postinst", "prerm", "postrm", "libc6 (>= 2.28)"] {
             assert!(control.contains(part), "{part} is not in {control}");
@@ -98,7 +102,7 @@ fn the_rpm_has_all_files_and_keeps_a_changed_configuration() {
     for package in packages(".rpm").unwrap_or_default() {
         let listed = output("rpm", &["--query", "--list", "--package", &package]);
         let installed: BTreeSet<&str> = listed.lines().collect();
-        assert_has_all(&installed, &package);
+        assert_has_all(&installed, &package, "site-functions");
         let kept = output("rpm", &["--query", "--configfiles", "--package", &package]);
         assert_eq!(kept.trim(), "/etc/umawarden/umawarden.yaml");
         let needs = output("rpm", &["--query", "--requires", "--package", &package]);
@@ -259,6 +263,19 @@ fn the_documents_install_the_packages_of_this_version() {
         // The rpm does not start the service.
         assert!(text.contains("sudo systemctl enable --now umawarden"), "{document}");
     }
+}
+
+#[test]
+fn the_notice_has_the_licences_of_what_is_linked() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/notice");
+    let notice = output(script, &[]);
+    let (crates, texts) = notice.split_once("\n\n---").unwrap();
+    for linked in ["\naxum ", "\nlibsqlite3-sys ", "\nrustls "] {
+        assert!(crates.contains(linked), "{linked}");
+    }
+    // Tests alone need it, and the program is not a crate of others.
+    assert!(!crates.contains("\nproptest ") && !crates.contains("\numawarden "));
+    assert!(texts.contains("Permission is hereby granted") && texts.contains("Apache License"));
 }
 
 #[test]
