@@ -86,8 +86,8 @@ fn empty() -> History {
     History::new(INTERVAL, KEPT, KEPT_BYTES)
 }
 
-/// Leaves half of a processor to others where the weight of a thread cannot be lowered: the filter of
-/// the unit denies setpriority(2), and there the whole daemon has nice -10.
+/// Leaves half of a processor to others where the weight of a thread cannot be lowered: the filter
+/// of the unit denies setpriority(2), and there the whole daemon has nice -10.
 struct Pace {
     rests: bool,
     since: Instant,

@@ -62,6 +62,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
             "samples",
             "parse::alertmanager",
             "policy::gate",
+            "policy::happened",
             "policy::memory_ring",
             "policy::overview",
             "policy::status",

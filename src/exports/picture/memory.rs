@@ -15,7 +15,8 @@ use crate::model::{MOST_PAST_HAPPENED, MemoryHistory, Moment, duration};
 use crate::policy::happened;
 use crate::policy::memory_ring::{POINTS, STEP_SECONDS};
 
-/// All points, by part, and what happened. `since` is how far back: `10m`; by default, and at most, an hour.
+/// All points, by part, and what happened. `since` is how far back: `10m`; by default, and at most,
+/// an hour.
 pub(in crate::exports) async fn memory(State(site): State<Site>, uri: Uri) -> Response {
     let since = match since(&uri) {
         Ok(since) => since,

@@ -273,6 +273,11 @@ impl Machine {
         for name in ["uma_engine_stuck", "uma_engine_rank_lost", "uma_engine_orphans"] {
             add(name, &[("engine", "vllm")], 0.0);
         }
+        if plan.phase == "starting" {
+            let held = [("engine", "vllm"), ("type", "shmem")];
+            add("uma_engine_held_bytes", &held, 0.4 * GIB);
+        }
+        add("uma_event_last_timestamp_seconds", &[("event", "engine_died")], 0.0);
         add("uma_engine_load_floor_change_bytes", &[("engine", "vllm")], -0.2 * GIB);
         add("uma_restart_state", &[("restart", "vllm"), ("state", "running")], 1.0);
         add("uma_engine_evicting", &[("engine", "vllm")], f64::from(plan.phase == "loading"));
