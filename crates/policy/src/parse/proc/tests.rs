@@ -176,6 +176,9 @@ fn blocks_larger_than_the_allocator_keeps_are_unsupported_and_not_zero() {
     let large = Contiguous::parse(fixture!("x86-64-linux-6.18/proc/buddyinfo"), 4096).unwrap();
     assert!(large.two_mib.value().is_some_and(|bytes| bytes > 0));
     assert_eq!(large.thirty_two_mib, Unsupported);
+    // arm64 with pages of 4 KiB and MAX_ORDER 10.
+    let large = Contiguous::parse(b"Node 0, zone Normal 1 1 1 1 1 1 1 1 1 1 7\n", 4096).unwrap();
+    assert_eq!((large.two_mib, large.thirty_two_mib), (Value(30 * MIB), Unsupported));
     let large = Contiguous::parse(fixture!("gb10-4k/proc/buddyinfo"), 4096).unwrap();
     assert_eq!(large.thirty_two_mib, Value(2 * 32 * MIB));
 }
