@@ -140,15 +140,34 @@ fn each_shipped_rule_must_fire_in_one_test_and_must_not_in_another() {
 }
 
 /// Where figures may come from.
-const SOURCES: [&str; 4] = ["report: ", "measured: ", "log: ", "modelled"];
+const SOURCES: [&str; 5] = ["report: ", "measured: ", "log: ", "own: ", "modelled"];
 
 /// `sources.yaml` names for each rule two tests, and where their figures come from.
-#[test]
-fn the_sources_of_both_tests_of_each_shipped_rule_are_known() {
+fn sources() -> Arc<Node> {
     let path = "tests/fixtures/rules_test/sources.yaml";
     let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path));
     let table = yaml::parse(&SourceText::new(path, source.expect("read")));
-    let table = table.unwrap_or_else(|mistake| panic!("{mistake}"));
+    table.unwrap_or_else(|mistake| panic!("{mistake}"))
+}
+
+/// What is wrong with a source. One of the program's own is a file and a sentence of it.
+fn wrong_source(source: &str) -> Option<String> {
+    if !SOURCES.iter().any(|kind| source.starts_with(kind)) {
+        return Some(format!("source \"{source}\""));
+    }
+    let own = source.strip_prefix("own: ")?;
+    let Some((path, sentence)) = own.split_once(": ") else {
+        return Some(format!("source \"{source}\" has no sentence"));
+    };
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path));
+    let text = text.unwrap_or_default();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    (!words.join(" ").contains(sentence)).then(|| format!("{path} does not say \"{sentence}\""))
+}
+
+#[test]
+fn the_sources_of_both_tests_of_each_shipped_rule_are_known() {
+    let table = sources();
     let tests = written();
     let (mut wrong, mut known) = (Vec::new(), 0);
     for file in shipped_rules() {
@@ -172,8 +191,8 @@ fn the_sources_of_both_tests_of_each_shipped_rule_are_known() {
                 if !tests.iter().filter(is_named).any(|written| is_one(written, rule)) {
                     wrong.push(format!("{}: {key}: \"{test}\" is no such test", rule.id));
                 }
-                if !SOURCES.iter().any(|kind| source.starts_with(kind)) {
-                    wrong.push(format!("{}: {key}: source \"{source}\"", rule.id));
+                if let Some(what) = wrong_source(source) {
+                    wrong.push(format!("{}: {key}: {what}", rule.id));
                 }
             }
         }
@@ -181,6 +200,32 @@ fn the_sources_of_both_tests_of_each_shipped_rule_are_known() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let Content::Map(rows) = &table.content else { panic!("no table") };
     assert_eq!(rows.len(), known, "a rule that is gone has a row");
+}
+
+#[test]
+fn a_source_of_the_programs_own_is_a_sentence_of_a_document() {
+    let of = |sentence: &str| wrong_source(&format!("own: CONTRIBUTING.md: {sentence}"));
+    assert_eq!(of("functions of at most 70 lines"), None);
+    assert!(of("functions of at most 7000 lines").is_some());
+    assert!(wrong_source("own: CONTRIBUTING.md").is_some(), "no sentence");
+    assert!(wrong_source("own: no-such-file.md: A sentence.").is_some());
+    assert!(wrong_source("hearsay").is_some());
+    assert_eq!(wrong_source("modelled"), None);
+}
+
+/// Figures that nobody has reported prove little: one of the two tests of a rule has others.
+#[test]
+fn no_shipped_rule_has_only_modelled_figures() {
+    let table = sources();
+    let Content::Map(rows) = &table.content else { panic!("no table") };
+    let is_modelled = |row: &Node, key: &str| {
+        value(row, key).is_some_and(|entry| text(entry, "source") == "modelled")
+    };
+    let only = rows
+        .iter()
+        .filter(|(_, row)| is_modelled(row, "fires") && is_modelled(row, "must_not"))
+        .filter_map(|(name, _)| name.text());
+    assert_eq!(only.collect::<Vec<_>>(), [] as [&str; 0]);
 }
 
 #[test]
