@@ -230,8 +230,11 @@ const NOT_OF_MACHINES: [&str; 9] = [
 
 #[test]
 fn a_machine_has_each_series_that_the_rules_of_a_node_read() {
-    let machine = Machine::new(GH200);
+    let mut machine = Machine::new(GH200);
     let mut seen = Vec::new();
+    machine.observe(&[], &mut seen);
+    // What a dead engine held is there between two engines alone.
+    machine.run_until(3_600.0 * GH200.starts[0]);
     machine.observe(&[], &mut seen);
     machine.observe_node(&mut seen);
     let emitted: BTreeSet<String> = seen
