@@ -17,7 +17,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::engines::loaders::{Loader, Residence, USUAL};
-use crate::engines::sglang;
+use crate::engines::{ENGINES, EngineFacts, ShareOf, facts};
 use crate::model::EngineKind;
 pub use overheads::{ACTIVATION_BYTES, Overheads, Span};
 use share::{hundredths, share_down, share_up, usable_bytes};
@@ -25,9 +25,6 @@ use share::{hundredths, share_down, share_up, usable_bytes};
 /// So many tokens at the same time ran on a GB10, and twice as many exhausted it
 /// (github.com/AEON-7/vllm-dflash issue 1).
 const RAN_BATCH: u64 = 32_768;
-
-/// vLLM's share of memory without an option; 0.92 in newer versions.
-pub const VLLM_USUAL_SHARE: f64 = 0.9;
 
 /// The KV cache of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -103,7 +100,7 @@ pub struct Engine {
     pub batch_tokens: Option<u64>,
     /// Its share of memory, given or usual.
     pub share: Option<Share>,
-    /// Whether it profiles images or sound without a bound.
+    /// Whether the model takes images or sound, and no option bounds them.
     pub profiles_media: bool,
 }
 
@@ -123,10 +120,25 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// Whether it takes the same share of all memory of each node, as vLLM does. Without a command
-    /// it may.
+    /// The facts of the command's engine; without a command, of all engines.
+    pub fn candidates(&self) -> impl Iterator<Item = &'static EngineFacts> {
+        let kind = self.kind;
+        ENGINES.iter().copied().filter(move |facts| kind.is_none_or(|kind| facts.kind == kind))
+    }
+
+    /// Whether it takes the same share of all memory of each node. Without a command it may.
     fn takes_common_share(&self) -> bool {
-        matches!(self.kind, None | Some(EngineKind::Vllm))
+        self.candidates().any(|facts| facts.takes_share_of(ShareOf::AllMemory))
+    }
+
+    /// Whether it is known to take a share of the memory that is free at its start.
+    pub fn takes_free_share(&self) -> bool {
+        self.kind.is_some_and(|kind| facts(kind).takes_share_of(ShareOf::FreeMemory))
+    }
+
+    /// Whether it may profile images or sound without a bound.
+    fn may_profile_media(&self) -> bool {
+        self.profiles_media && self.candidates().any(|facts| facts.media_profile.is_some())
     }
 }
 
@@ -174,7 +186,7 @@ pub enum Cause {
     ShareTooSmall,
     /// No report ran so many tokens at the same time.
     Batch,
-    /// The model takes images or sound, and nothing bounds what vLLM takes to profile that.
+    /// The model takes images or sound, and nothing bounds what the engine takes to profile that.
     Profiling,
     /// A part of the weights stays in a mapping, and how large it is, is unknown.
     Mapping,
@@ -288,19 +300,13 @@ pub fn fit(model: &Model, engine: &Engine, overheads: &Overheads, nodes: &[Node]
     };
     let sglang_least = needs.iter().zip(nodes).map(static_share).fold(0.0, f64::max);
     let sglang_fraction = least(&each, |node| node.sglang_fraction);
-    let ends = match engine.kind {
+    let ends = if engine.takes_free_share() {
         // It takes its share of what is free then, whatever that is.
-        Some(EngineKind::Sglang) => Ends {
-            ceiling: 1.0,
-            safe: sglang_fraction,
-            least: sglang_least,
-            possible: sglang_least,
-        },
-        _ => Ends { ceiling, safe: vllm_safe, least: vllm_least, possible: vllm_least_possible },
+        Ends { ceiling: 1.0, safe: sglang_fraction, least: sglang_least, possible: sglang_least }
+    } else {
+        Ends { ceiling, safe: vllm_safe, least: vllm_least, possible: vllm_least_possible }
     };
     let (verdict, causes) = verdict(model, engine, &needs, &each, &ends);
-    let seen = |of: fn(u64, u64) -> u64| nodes.iter().map(|node| node.seen_most_bytes).reduce(of);
-    let (lowest, highest) = (seen(u64::min)?, seen(u64::max)?);
     Some(Fit {
         fits: matches!(verdict, Verdict::Fits | Verdict::Tight),
         verdict,
@@ -318,9 +324,17 @@ pub fn fit(model: &Model, engine: &Engine, overheads: &Overheads, nodes: &[Node]
             let all = u128::from(weakest.kv_available_bytes) * parts;
             kv_cache.tokens(all, model.context.unwrap_or(u64::MAX), model.requests.max(1))
         }),
-        is_unbalanced: (lowest as f64) < sglang::BALANCE * highest as f64,
+        is_unbalanced: is_unbalanced(nodes),
         nodes: each,
     })
+}
+
+/// Whether an engine refuses these nodes as unbalanced.
+fn is_unbalanced(nodes: &[Node]) -> bool {
+    let seen = |of: fn(u64, u64) -> u64| nodes.iter().map(|node| node.seen_most_bytes).reduce(of);
+    let Some((lowest, highest)) = seen(u64::min).zip(seen(u64::max)) else { return false };
+    let mut balances = ENGINES.iter().filter_map(|facts| facts.balance);
+    balances.any(|balance| (lowest as f64) < balance.least * highest as f64)
 }
 
 fn least(nodes: &[NodeFit], of: fn(&NodeFit) -> f64) -> f64 {
@@ -375,7 +389,7 @@ fn verdict(
         judge(Cause::ShareTooSmall, share.value < ends.possible, share.value >= ends.least);
     }
     judge(Cause::Batch, false, engine.batch_tokens.is_none_or(|tokens| tokens <= RAN_BATCH));
-    judge(Cause::Profiling, false, !(engine.profiles_media && engine.takes_common_share()));
+    judge(Cause::Profiling, false, !engine.may_profile_media());
     let is_mapping = loader.residence == Residence::Mapped && model.mapped_bytes.is_none();
     match (never.is_empty(), perhaps.is_empty()) {
         (false, _) if is_mapping && never.contains(&Cause::Memory) => {
@@ -456,7 +470,7 @@ impl Needs {
         }
     }
 
-    /// Weights, work and KV cache: what vLLM's share must hold.
+    /// Weights, work and KV cache: what a share of all memory must hold.
     fn shared_bytes(&self, work: fn(&Span) -> u64) -> u64 {
         let model = self.resident.saturating_add(self.kv.unwrap_or(0));
         model.saturating_add(work(&self.work))
@@ -487,13 +501,11 @@ impl Needs {
 
     /// Memory for the KV cache with the most work.
     fn kv_available(&self, engine: &Engine, utilization: f64) -> u64 {
-        let share = match engine.share {
-            Some(share) if engine.kind == Some(EngineKind::Vllm) => share.value.min(utilization),
-            _ => utilization,
-        };
-        let usable = match engine.takes_common_share() {
-            true => usable_bytes(share, self.total),
-            false => self.budget(),
+        let usable = if engine.takes_common_share() {
+            let share = engine.share.map_or(utilization, |share| share.value.min(utilization));
+            usable_bytes(share, self.total)
+        } else {
+            self.budget()
         };
         usable.saturating_sub(self.resident.saturating_add(self.work.most))
     }

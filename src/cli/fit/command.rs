@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use super::FitArguments;
 use super::model::{self, ModelFiles, element_thirty_seconds};
 use crate::engines::{Given, LaunchCommand, facts};
-use crate::fit::{ACTIVATION_BYTES, Engine, KvCache, Model, Share, VLLM_USUAL_SHARE};
-use crate::model::{EngineKind, bytes_text, counted};
+use crate::fit::{ACTIVATION_BYTES, Engine, KvCache, Model, Share};
+use crate::model::{bytes_text, counted};
 
 /// What to fit, and remarks for the reader.
 #[derive(Debug)]
@@ -195,13 +195,15 @@ fn of_command(
     if let Some(all) = &command.all_tokens {
         return (Some(all.value), 1);
     }
-    // vLLM does not start if its KV cache holds no request of the greatest length.
+    let facts = facts(command.engine);
     let longest = files.and_then(|files| files.shape.as_ref().ok()?.longest_tokens);
-    let longest = longest.filter(|_| command.engine == EngineKind::Vllm);
+    let longest = longest.filter(|_| facts.needs_longest_request);
     if let Some(tokens) = longest.filter(|_| command.kv_bytes.is_none()) {
         notes.push(format!(
-            "the command has no --max-model-len: vLLM needs KV cache for the {tokens} tokens that \
-             config.json allows"
+            "the command has no {}: {} needs KV cache for the {tokens} tokens that config.json \
+             allows",
+            facts.sizes.context.first().copied().unwrap_or_default(),
+            facts.display_name()
         ));
         return (Some(tokens), requests);
     }
@@ -210,12 +212,13 @@ fn of_command(
 
 fn engine(command: &LaunchCommand) -> Engine {
     let given = command.share.as_ref().map(|share| Share { value: share.value, is_given: true });
-    let usual = Share { value: VLLM_USUAL_SHARE, is_given: false };
+    let usual = facts(command.engine).memory_share.and_then(|share| share.usual);
+    let usual = usual.map(|usual| Share { value: usual.value, is_given: false });
     Engine {
         kind: Some(command.engine),
         loader: command.loader,
         batch_tokens: command.batch.as_ref().map(|batch| batch.value),
-        share: given.or((command.engine == EngineKind::Vllm).then_some(usual)),
+        share: given.or(usual),
         profiles_media: false,
     }
 }
@@ -239,7 +242,7 @@ fn read_of(command: &LaunchCommand) -> String {
         count(&command.nodes),
     ];
     let options: Vec<String> = options.into_iter().flatten().collect();
-    let name = facts(command.engine).known_as.unwrap_or(command.engine.name());
+    let name = facts(command.engine).display_name();
     let model = command.model.as_deref().unwrap_or("no model");
     let loader = command.loader.name;
     let options = if options.is_empty() { "no size".to_owned() } else { options.join(", ") };

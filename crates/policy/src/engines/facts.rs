@@ -46,6 +46,15 @@ pub struct EngineFacts {
     pub part: fn(&Program<'_>) -> EnginePart,
     /// The options that set how much memory it takes.
     pub sizes: SizeOptions,
+    /// How it divides memory by the share in its options, if that is known.
+    pub memory_share: Option<MemoryShare>,
+    /// Whether its KV cache must hold the longest request that the model allows, where no option
+    /// says how long a request is.
+    pub needs_longest_request: bool,
+    /// What may happen where it profiles images or sound without a bound, and what bounds that.
+    pub media_profile: Option<&'static str>,
+    /// It refuses nodes whose free memory differs by more than that.
+    pub balance: Option<Balance>,
     /// What an official image runs, before the arguments behind the image. Empty: nothing.
     pub entry_point: &'static [&'static str],
     /// Environment variables that replace missing options. No others are read: they may hold keys.
@@ -82,6 +91,42 @@ pub struct EngineFacts {
     pub slow_health: Option<SlowHealth>,
     /// Repositories of its official images; one that ends with `/` includes all below it.
     pub images: &'static [&'static str],
+}
+
+/// The memory that an engine's share is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShareOf {
+    /// All memory of a node. It holds weights, work and KV cache, and is the same on each node.
+    AllMemory,
+    /// The memory that is free at the start. It holds weights and KV cache.
+    FreeMemory,
+}
+
+/// How an engine divides memory by the share in [`SizeOptions::share`].
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryShare {
+    /// The memory that it is a share of.
+    pub of: ShareOf,
+    /// The share without an option, if it is the same on all machines.
+    pub usual: Option<UsualShare>,
+}
+
+/// The share that an engine takes without an option.
+#[derive(Clone, Copy, Debug)]
+pub struct UsualShare {
+    /// Between 0 and 1.
+    pub value: f64,
+    /// What other versions take, in words.
+    pub others: &'static str,
+}
+
+/// The balance of free memory that an engine requires of several nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Balance {
+    /// The least free memory of a node, as a share of that of any other.
+    pub least: f64,
+    /// What the engine refuses, and what helps.
+    pub refusal: &'static str,
 }
 
 /// A path of health checks.
@@ -139,6 +184,10 @@ impl EngineFacts {
             may_name_model_first: false,
             part: |_| EnginePart::WHOLE,
             sizes: SizeOptions::NONE,
+            memory_share: None,
+            needs_longest_request: false,
+            media_profile: None,
+            balance: None,
             entry_point: &[],
             variables: &[],
             of_variables: |_| Serving::NONE,
@@ -157,6 +206,21 @@ impl EngineFacts {
             slow_health: None,
             images: &[],
         }
+    }
+
+    /// Its usual name, else that of its kind.
+    pub fn display_name(&self) -> &'static str {
+        self.known_as.unwrap_or(self.kind.name())
+    }
+
+    /// Whether it takes a share of that memory.
+    pub fn takes_share_of(&self, memory: ShareOf) -> bool {
+        self.memory_share.is_some_and(|share| share.of == memory)
+    }
+
+    /// The option that sets its share of memory; empty if there is none.
+    pub fn share_option(&self) -> &'static str {
+        self.sizes.share.first().copied().unwrap_or_default()
     }
 
     /// Whether it is known how it gives memory back, or why it does not.

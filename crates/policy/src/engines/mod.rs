@@ -6,8 +6,8 @@
 //! 3. add its line to [`ENGINES`], in the order of the kinds;
 //! 4. record a real one for `tests/fixtures/engines`.
 //!
-//! Other modules call [`facts`]. Only `fit`, which knows how vLLM and SGLang divide memory, matches
-//! on a kind. This module does no I/O: sources and clients send the requests.
+//! Other modules call [`facts`], and match on no kind. This module does no I/O: sources and clients
+//! send the requests.
 
 mod about;
 mod arguments;
@@ -47,7 +47,10 @@ pub use command_line::{
 pub use emptying::{
     Emptying, EngineCalls, GivesBack, GoOn, Pausing, Refusal, WhichKey, empty_cache,
 };
-pub use facts::{EngineFacts, HealthPath, LoadSource, SlowHealth, Variable};
+pub use facts::{
+    Balance, EngineFacts, HealthPath, LoadSource, MemoryShare, ShareOf, SlowHealth, UsualShare,
+    Variable,
+};
 pub use last_words::{LastWords, Reason, last_words};
 pub use launch_command::{Given, LaunchCommand, SizeOptions, count};
 

@@ -10,15 +10,14 @@ use serde_json::{Value, json};
 
 use super::command_line::{EnginePart, ProcessRole, Program, option};
 use super::emptying::{Emptying, EngineCalls, GivesBack, Pausing, Refusal, WhichKey};
-use super::facts::{EngineFacts, HealthPath, LoadSource, SlowHealth};
+use super::facts::{
+    Balance, EngineFacts, HealthPath, LoadSource, MemoryShare, ShareOf, SlowHealth,
+};
 use super::last_words::{LastWords, Reason, python_status, worker_name};
 use super::launch_command::SizeOptions;
 use super::load::{greatest_share, share, sum};
 use crate::model::{CachePermission, EngineKind, EngineLoad, EngineRank, Reading, counted};
 use crate::parse::answer::Answer;
-
-/// It refuses ranks whose free memory is below this share of another's.
-pub const BALANCE: f64 = 0.9;
 
 /// Its load, within milliseconds; with the API key where it has one.
 const LOADS: &str = "/v1/loads?include=core";
@@ -54,6 +53,12 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         file: &["--config"],
         ..SizeOptions::NONE
     },
+    memory_share: Some(MemoryShare { of: ShareOf::FreeMemory, usual: None }),
+    balance: Some(Balance {
+        least: 0.9,
+        refusal: "SGLang refuses nodes whose free memory differs by more than a tenth: free some \
+                  on the weakest, or set SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK=0.",
+    }),
     // After a pause /ready stays 503 until a request to /health, which takes seconds.
     health: &[
         HealthPath::of("/ready"),

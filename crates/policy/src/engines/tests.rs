@@ -438,6 +438,20 @@ fn the_reported_load_of_engines_is_read() {
     assert_eq!((mistral.running, mistral.waiting), (Reading::Value(2), Reading::Value(1)));
 }
 
+#[test]
+fn facts_of_memory_have_the_options_that_texts_name() {
+    for facts in ENGINES {
+        let kind = facts.kind;
+        assert_eq!(facts.memory_share.is_some(), !facts.share_option().is_empty(), "{kind}");
+        assert!(!facts.needs_longest_request || !facts.sizes.context.is_empty(), "{kind}");
+        assert!(facts.media_profile.is_none() || !facts.sizes.media.is_empty(), "{kind}");
+        let usual = facts.memory_share.and_then(|share| share.usual);
+        assert!(usual.is_none_or(|usual| usual.value > 0.0 && usual.value < 1.0), "{kind}");
+    }
+    assert!(facts(Vllm).takes_share_of(ShareOf::AllMemory));
+    assert!(facts(Sglang).takes_share_of(ShareOf::FreeMemory));
+}
+
 proptest! {
     #[test]
     fn any_response_is_read(text in ".{0,200}", loads in "[\\[{\"a-z_:0-9,}\\]]{0,40}") {

@@ -2,7 +2,7 @@
 
 use super::command_line::{EnginePart, ProcessRole, Program, option};
 use super::emptying::GivesBack;
-use super::facts::{EngineFacts, HealthPath, LoadSource};
+use super::facts::{EngineFacts, HealthPath, LoadSource, MemoryShare, ShareOf, UsualShare};
 use super::last_words::{LastWords, Reason, python_status, worker_name};
 use super::launch_command::SizeOptions;
 use super::load::{greatest_share, samples, sum};
@@ -39,6 +39,17 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         file: &["--config"],
         ..SizeOptions::NONE
     },
+    memory_share: Some(MemoryShare {
+        of: ShareOf::AllMemory,
+        usual: Some(UsualShare { value: 0.9, others: "0.92 in newer versions" }),
+    }),
+    // It does not start if its KV cache holds no request of the greatest length.
+    needs_longest_request: true,
+    media_profile: Some(
+        "The model also takes images or sound, with which vLLM profiles its memory at the start. \
+         That took 50 GiB and more beside its share on a GB10, and hung it: bound it by \
+         --limit-mm-per-prompt, or leave it out by --language-model-only.",
+    ),
     entry_point: &["vllm", "serve"],
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],

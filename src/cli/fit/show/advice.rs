@@ -4,9 +4,9 @@
 mod tests;
 
 use crate::cli::fit::command::{LayerCounts, ToFit};
-use crate::engines::facts;
 use crate::engines::loaders::{Loader, PageCache, Residence};
-use crate::fit::{Cause, Fit, NodeFit, VLLM_USUAL_SHARE, Verdict};
+use crate::engines::{ENGINES, EngineFacts, ShareOf, facts};
+use crate::fit::{Cause, Fit, NodeFit, Verdict};
 use crate::model::{EngineKind, bytes_text};
 
 use super::range_text;
@@ -43,18 +43,15 @@ pub(super) fn advice(read: &ToFit, fit: &Fit) -> Vec<String> {
         lines.push(format!("The KV cache then holds {tokens} tokens."));
     }
     if several && fit.is_unbalanced {
-        lines.push(
-            "SGLang refuses nodes whose free memory differs by more than a tenth: free some on the \
-             weakest, or set SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK=0."
-                .to_owned(),
-        );
+        let balances = ENGINES.iter().filter_map(|facts| facts.balance);
+        lines.extend(balances.map(|balance| balance.refusal.to_owned()));
     }
     lines
 }
 
-/// Whether the command may be of that engine.
-fn may_be(read: &ToFit, engine: EngineKind) -> bool {
-    read.engine.kind.is_none_or(|kind| kind == engine)
+/// The engines that it may be which take a share of that memory.
+fn sharing(read: &ToFit, memory: ShareOf) -> impl Iterator<Item = &'static EngineFacts> {
+    read.engine.candidates().filter(move |facts| facts.takes_share_of(memory))
 }
 
 /// The shares of memory between which it runs.
@@ -63,32 +60,16 @@ fn shares(read: &ToFit, fit: &Fit, lines: &mut Vec<String>) {
     // Only the command's own share may be wrong.
     let is_of_share = |cause: &Cause| matches!(cause, Cause::ShareTooLarge | Cause::ShareTooSmall);
     let is_clear = fit.causes.iter().all(is_of_share);
-    let is_contradictory = fit.vllm_least_possible > fit.vllm_utilization;
-    if may_be(read, EngineKind::Vllm) && is_contradictory {
-        lines.push(format!(
-            "vLLM: it needs --gpu-memory-utilization {:.2} or more, and {:.2} is the most that \
-             leaves memory for processes and headroom{on_each}: expect that it fails.",
-            fit.vllm_least_possible, fit.vllm_utilization
-        ));
-    } else if may_be(read, EngineKind::Vllm) && is_clear {
-        lines.push(format!(
-            "vLLM: --gpu-memory-utilization {:.2} suffices, {:.2} leaves memory for growth after \
-             the start, {:.2} at most{on_each}.",
-            fit.vllm_least, fit.vllm_safe, fit.vllm_utilization
-        ));
-    } else if may_be(read, EngineKind::Vllm) {
-        lines.push(format!(
-            "vLLM: --gpu-memory-utilization {:.2} at most{on_each}; it needs between {:.2} and \
-             {:.2}, by the work that its log shows. Have `umawarden launch` start it, and watch \
-             the first minute.",
-            fit.vllm_utilization, fit.vllm_least_possible, fit.vllm_least
-        ));
+    for facts in sharing(read, ShareOf::AllMemory) {
+        lines.push(share_of_all(facts, fit, is_clear, on_each));
     }
-    if may_be(read, EngineKind::Sglang) {
+    for facts in sharing(read, ShareOf::FreeMemory) {
         lines.push(format!(
-            "SGLang: --mem-fraction-static {:.2} at most{on_each}; weights and KV cache alone are \
-             {:.2}.",
-            fit.sglang_fraction, fit.sglang_least
+            "{}: {} {:.2} at most{on_each}; weights and KV cache alone are {:.2}.",
+            facts.display_name(),
+            facts.share_option(),
+            fit.sglang_fraction,
+            fit.sglang_least
         ));
     }
     let share = read.command.as_ref().and_then(|command| command.share.as_ref());
@@ -97,16 +78,43 @@ fn shares(read: &ToFit, fit: &Fit, lines: &mut Vec<String>) {
     }
 }
 
+/// The shares of all memory between which an engine runs.
+fn share_of_all(facts: &EngineFacts, fit: &Fit, is_clear: bool, on_each: &str) -> String {
+    let (name, option) = (facts.display_name(), facts.share_option());
+    if fit.vllm_least_possible > fit.vllm_utilization {
+        format!(
+            "{name}: it needs {option} {:.2} or more, and {:.2} is the most that leaves memory \
+             for processes and headroom{on_each}: expect that it fails.",
+            fit.vllm_least_possible, fit.vllm_utilization
+        )
+    } else if is_clear {
+        format!(
+            "{name}: {option} {:.2} suffices, {:.2} leaves memory for growth after the start, \
+             {:.2} at most{on_each}.",
+            fit.vllm_least, fit.vllm_safe, fit.vllm_utilization
+        )
+    } else {
+        format!(
+            "{name}: {option} {:.2} at most{on_each}; it needs between {:.2} and {:.2}, by the \
+             work that its log shows. Have `umawarden launch` start it, and watch the first \
+             minute.",
+            fit.vllm_utilization, fit.vllm_least_possible, fit.vllm_least
+        )
+    }
+}
+
 fn help(read: &ToFit, fit: &Fit, lines: &mut Vec<String>) {
     let tightest = fit.nodes.iter().find(|node| node.vllm_utilization == fit.vllm_utilization);
     if let Some(tightest) = tightest.filter(|_| fit.fits_at_own_utilizations)
-        && may_be(read, EngineKind::Vllm)
+        && let Some(facts) = sharing(read, ShareOf::AllMemory).next()
         && fit.causes.contains(&Cause::Memory)
     {
         lines.push(format!(
-            "vLLM takes the same share of each node, and {} allows no more than {:.2}: more memory \
+            "{} takes the same share of each node, and {} allows no more than {:.2}: more memory \
              there, or nodes of one size, would help.",
-            tightest.node, tightest.vllm_utilization
+            facts.display_name(),
+            tightest.node,
+            tightest.vllm_utilization
         ));
     }
     lines.push(
@@ -150,7 +158,8 @@ fn why(cause: Cause, read: &ToFit, fit: &Fit) -> Option<String> {
     let node = fit.nodes.iter().max_by_key(|node| (node.lacks_bytes, node.may_lack_bytes))?;
     let share = read.command.as_ref().and_then(|command| command.share.as_ref());
     let given = share.map(|share| format!("{} {:.2}", share.option, share.value));
-    let given = given.unwrap_or_else(usual_share_text);
+    let given = given.or_else(|| Some(usual_share_of(read)?.1)).unwrap_or_default();
+    let engine = read.engine.kind.map_or("the engine", |kind| facts(kind).display_name());
     Some(match cause {
         Cause::Memory if node.lacks_bytes > 0 => return None,
         Cause::Memory => format!(
@@ -172,29 +181,28 @@ fn why(cause: Cause, read: &ToFit, fit: &Fit) -> Option<String> {
                 bytes_text(node.available_bytes)
             )
         }
-        Cause::ShareTooLarge => share_too_large(&given, read, fit),
-        Cause::ShareTooSmall if read.engine.kind == Some(EngineKind::Sglang) => format!(
-            "{given} is below {:.2}, the least for weights and KV cache: SGLang refuses to start.",
+        Cause::ShareTooLarge => share_too_large(&given, engine, read, fit)?,
+        Cause::ShareTooSmall if read.engine.takes_free_share() => format!(
+            "{given} is below {:.2}, the least for weights and KV cache: {engine} refuses to \
+             start.",
             fit.sglang_least
         ),
         Cause::ShareTooSmall if fit.verdict == Verdict::DoesNotFit => format!(
-            "{given} is below {:.2}, the least for weights, work and KV cache: vLLM refuses to \
-             start.",
+            "{given} is below {:.2}, the least for weights, work and KV cache: {engine} refuses \
+             to start.",
             fit.vllm_least_possible
         ),
         Cause::ShareTooSmall => format!(
             "{given} is below {:.2}: with the most work that reports measured, too little is left \
-             for the KV cache, and vLLM refuses to start.",
+             for the KV cache, and {engine} refuses to start.",
             fit.vllm_least
         ),
         Cause::Batch => "No report ran so many tokens at the same time: 65536 exhausted a GB10, \
                          which then hung, where 32768 did not."
             .to_owned(),
-        Cause::Profiling => "The model also takes images or sound, with which vLLM profiles its \
-                             memory at the start. That took 50 GiB and more beside its share on a \
-                             GB10, and hung it: bound it by --limit-mm-per-prompt, or leave it out \
-                             by --language-model-only."
-            .to_owned(),
+        Cause::Profiling => {
+            read.engine.candidates().find_map(|facts| facts.media_profile)?.to_owned()
+        }
         Cause::Mapping => {
             "It does not fit as a whole, but its loader leaves a part of the weights \
                            in a mapping of their files, which the kernel may evict. How large that \
@@ -207,35 +215,36 @@ fn why(cause: Cause, read: &ToFit, fit: &Fit) -> Option<String> {
     })
 }
 
-fn share_too_large(given: &str, read: &ToFit, fit: &Fit) -> String {
-    let value = read.engine.share.map_or(VLLM_USUAL_SHARE, |share| share.value);
-    let is_sglang = read.engine.kind == Some(EngineKind::Sglang);
-    let most = if is_sglang { fit.sglang_fraction } else { fit.vllm_utilization };
-    let (limit, what) = match value {
-        _ if is_sglang => (most, "the node may run out of memory"),
-        value if value > most => {
-            (most, "vLLM may refuse to start, or the node may run out of memory")
-        }
-        _ => (
-            fit.vllm_safe,
-            "what engines take after their start, such as autotuning, may exhaust the node",
-        ),
+fn share_too_large(given: &str, engine: &str, read: &ToFit, fit: &Fit) -> Option<String> {
+    let share = read.engine.share?.value;
+    let out_of_memory = "the node may run out of memory";
+    let (limit, what) = if read.engine.takes_free_share() {
+        (fit.sglang_fraction, out_of_memory.to_owned())
+    } else if share > fit.vllm_utilization {
+        (fit.vllm_utilization, format!("{engine} may refuse to start, or {out_of_memory}"))
+    } else {
+        let grows = "what engines take after their start, such as autotuning, may exhaust the node";
+        (fit.vllm_safe, grows.to_owned())
     };
-    format!("{given} is not safe here: it is above {limit:.2}, and {what}.")
+    Some(format!("{given} is not safe here: it is above {limit:.2}, and {what}."))
 }
 
-/// Warns of vLLM's default share, which is that of a GPU with memory of its own.
+/// Warns of an engine's default share, which is that of a GPU with memory of its own.
 fn usual_share(read: &ToFit, fit: &Fit) -> Option<String> {
-    let is_vllm = may_be(read, EngineKind::Vllm);
+    let (share, text) = usual_share_of(read)?;
     let is_given = read.engine.share.is_some_and(|share| share.is_given);
     let is_named = fit.causes.contains(&Cause::ShareTooLarge);
-    (is_vllm && !is_given && !is_named && VLLM_USUAL_SHARE > fit.vllm_utilization).then(|| {
-        format!("{} is not safe here: it is above {:.2}.", usual_share_text(), fit.vllm_utilization)
-    })
+    (!is_given && !is_named && share > fit.vllm_utilization)
+        .then(|| format!("{text} is not safe here: it is above {:.2}.", fit.vllm_utilization))
 }
 
-fn usual_share_text() -> String {
-    format!("vLLM's default of {VLLM_USUAL_SHARE} (0.92 in newer versions)")
+/// The default share of the first engine that it may be and that has one, and its text.
+fn usual_share_of(read: &ToFit) -> Option<(f64, String)> {
+    read.engine.candidates().find_map(|facts| {
+        let usual = facts.memory_share?.usual?;
+        let name = facts.display_name();
+        Some((usual.value, format!("{name}'s default of {} ({})", usual.value, usual.others)))
+    })
 }
 
 /// Without a command, the peak while it loads is unknown.
