@@ -19,7 +19,8 @@ use crate::cli::control::Client;
 use crate::daemon::clock;
 use crate::model::{AlertState, DecisionId, HoldReason, Mode, Moment, Reading, RuleId, as_number};
 use crate::policy::Policy;
-use crate::policy::explain::{Explanation, Rail, RemedyExplanation};
+use crate::policy::explain::{Explanation, RemedyExplanation};
+use crate::policy::guard::Rail;
 use crate::policy::status::{AlertStatus, RuleState};
 
 /// The time limit of a response. A daemon that takes longer is explained from its recording.

@@ -11,9 +11,8 @@ use umawarden::model::{
     OutcomeResult, Pause, Reading, Readings, RuleId, RuleSelector, Schema, SeriesKey, Source,
 };
 use umawarden::policy::guard::{
-    BreakerLimit, Glob, GuardRails, MaintenanceWindow, Protected, WrittenWindow,
+    AtMost, BreakerLimit, Glob, GuardRails, MaintenanceWindow, Protected, WrittenWindow,
 };
-use umawarden::policy::rule::AtMost;
 use umawarden::policy::{Answer, Doubt, Step};
 
 use super::checker::{Checker, Clock, Violation};

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use umawarden::model::{Grade, Grades};
 use umawarden::policy::guard::{
-    BreakerLimit, Glob, GuardRails, MaintenanceWindow, Protected, WrittenWindow,
+    AtMost, BreakerLimit, Glob, GuardRails, MaintenanceWindow, Protected, WrittenWindow,
 };
-use umawarden::policy::rule::AtMost;
 
 use super::chance::Chance;
 

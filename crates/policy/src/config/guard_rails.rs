@@ -15,10 +15,9 @@ use super::mistake::Mistake;
 use super::yaml::{Content, Node};
 use crate::model::{Grade, Grades, RebootSettings};
 use crate::policy::guard::{
-    BreakerLimit, DAY_MINUTES, Glob, GuardRails, MOST_TIMES, MaintenanceWindow, Protected,
+    AtMost, BreakerLimit, DAY_MINUTES, Glob, GuardRails, MOST_TIMES, MaintenanceWindow, Protected,
     WrittenWindow, time_zone,
 };
-use crate::policy::rule::AtMost;
 
 /// The keys of the block.
 pub const KEYS: [&str; 7] =

@@ -12,7 +12,7 @@ use super::measure::size_bytes;
 use super::settings::MODES;
 use super::yaml::Node;
 use crate::model::{DeclaredRestart, RestartLimits, RestartMatch, StartNeed, pool_names};
-use crate::policy::rule::AtMost;
+use crate::policy::guard::AtMost;
 
 const KEYS: [&str; 13] = [
     "container",

@@ -3,11 +3,37 @@
 use promql_rules::{EvalTime, Evaluated, Labels, Value};
 
 use super::Context;
+use super::act::Proposal;
 use super::brake::Brake;
 use super::engines::Engines;
-use super::remedy::Case;
-use super::rule::{Query, RemedyStep, Rule};
+use super::rule::{Query, Remedy, RemedyStep, Rule};
 use crate::model::{Action, HoldReason, Mode, Moment, Target};
+
+/// What a remedy is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case<'a> {
+    pub(super) rule: &'a Rule,
+    /// The remedy of `rule`.
+    pub(super) remedy: &'a Remedy,
+    /// The mode in which it is in progress.
+    pub(super) mode: Mode,
+    /// Labels and value of the alert that fires, for texts.
+    pub(super) alert: Option<(&'a Labels, f64)>,
+}
+
+impl Case<'_> {
+    /// What it does at a step, and to what, if it has such a step.
+    pub(super) fn aimed(&self, step: usize, context: &Context<'_>) -> Option<Aimed> {
+        let step = self.remedy.steps.get(step)?;
+        let now = (context.at, self.mode);
+        Some(Aimed::of(step, self.alert, (context.engines, context.brake), now))
+    }
+
+    pub(super) fn proposal<'p>(&'p self, step: usize, aimed: &'p Aimed) -> Proposal<'p> {
+        let Aimed { action, target, .. } = aimed;
+        Proposal { rule: &self.rule.id, mode: self.mode, step, action, target }
+    }
+}
 
 /// A step's action for an alert, and what it works on.
 #[derive(Clone, Debug)]

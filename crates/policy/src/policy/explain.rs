@@ -3,17 +3,16 @@
 mod json;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use promql_rules::{EvalTime, Traced, TracedValue, Value};
 
 use super::Policy;
-use super::aim::Aimed;
+use super::aim::{Aimed, Case};
 use super::brake::Brake;
 use super::engines::Engines;
-use super::guard::{Guard, Guarded, stops_lost_rank};
+use super::guard::{Guard, Guarded, Rail, stops_lost_rank};
 use super::reboot::{RebootFacts, Reboots};
-use super::remedy::{Case, RemedyProgress};
+use super::remedy::RemedyProgress;
 use super::rule::{Query, RemedyStep, RuleSet};
 use super::status::{RuleState, RuleStatus};
 use crate::model::{
@@ -49,21 +48,6 @@ pub struct RemedyExplanation {
     pub under_way: Option<DecisionId>,
     /// One for each reason to hold back.
     pub rails: Vec<Rail>,
-}
-
-/// One reason to hold back, and whether it does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rail {
-    /// The reason for which a guard rail can hold.
-    pub reason: HoldReason,
-    /// Whether it holds the remedy back now, or would if the rule fired.
-    pub holds: bool,
-    /// How much longer, where time alone ends it.
-    pub left: Option<Duration>,
-    /// How much of a bound is used up, and the bound.
-    pub used: Option<(u64, u64)>,
-    /// The same in words.
-    pub detail: String,
 }
 
 impl Policy {

@@ -7,11 +7,12 @@ use promql_rules::store::SeriesStore;
 use promql_rules::template::Template;
 use promql_rules::{Alert, Alerts, EvalTime, Evaluated, Labels, Sample, Value, Watch};
 
+use super::aim::Case;
 use super::alert;
 use super::cluster::Cluster;
 use super::counters::{Cell, Counters};
 use super::guard::{ByMode, Guard};
-use super::remedy::{Case, Condition, RemedyProgress, RemedyState};
+use super::remedy::{Condition, RemedyProgress, RemedyState};
 use super::rule::{Remedy, Rule, RuleGroup, RuleScope, RuleSet};
 use super::status::{RuleState, RuleStatus};
 use super::{Context, Doubt};
@@ -197,7 +198,9 @@ impl Group {
         let now_ms = at.timeline_ms();
         for running in &mut self.rules {
             let mode = running.mode(mode);
-            let signs = running.cells.guard.map(|_| guard.signs(&running.rule, mode, now_ms));
+            let (id, remedy) = (&running.rule.id, running.rule.remedy.as_ref());
+            let rails = remedy.map(|remedy| &remedy.rails);
+            let signs = running.cells.guard.map(|_| guard.signs(id, rails, mode, now_ms));
             let goes_ahead = guard.goes_ahead_at(&running.rule.id);
             let current = (running.state(), signs, goes_ahead);
             for (state, count) in RuleState::ALL.iter().zip(&mut *counts) {

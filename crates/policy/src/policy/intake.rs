@@ -223,10 +223,10 @@ impl Policy {
             Some(_) => Reading::Unsupported,
             None => self.engines.orphans(at.uptime),
         };
-        let (uptime, engines) = (at.uptime, &self.engines);
+        let (uptime, presence) = (at.uptime, self.engines.presence(at.uptime));
         let learned = match &self.declared {
-            Some(_) => self.gate.measure(uptime, &DeclaredView(&self.store), engines, orphans),
-            None => self.gate.measure(uptime, &self.store, engines, orphans),
+            Some(_) => self.gate.measure(uptime, &DeclaredView(&self.store), presence, orphans),
+            None => self.gate.measure(uptime, &self.store, presence, orphans),
         };
         for (pool, bytes) in learned {
             let kind = ProgramEvent::UnaccountedBaseline { pool, bytes };

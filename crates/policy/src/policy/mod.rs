@@ -260,7 +260,7 @@ impl Policy {
     /// has changed, so that a reload resets no guard rail.
     pub fn replace_rules(&mut self, at: Moment, mode: Mode, rules: &RuleSet) -> Vec<AlertChange> {
         self.mode = mode;
-        self.guard.replace_rules(rules);
+        self.guard.replace_rails(&rules.guard_rails, rules.own_rails());
         self.shipped_off = Arc::clone(&rules.shipped_off);
         self.enforced = Arc::new(rules.guard_rails.enforced.clone());
         self.reboots.set_settings(&rules.guard_rails.reboot);

@@ -7,12 +7,12 @@ use promql_rules::Labels;
 
 use super::Context;
 use super::act::{Act, Holds, Proposal};
-use super::aim::{Aimed, aim_met, holds};
+use super::aim::{Aimed, Case, aim_met, holds};
 use super::brake::present;
 use super::engines::Engines;
 use super::evidence;
 use super::guard::{Guard, Guarded, stops_lost_rank};
-use super::rule::{Remedy, RemedyStep, Rule, fill};
+use super::rule::{RemedyStep, Rule, fill};
 use crate::model::{
     Action, AimCheck, Decision, DecisionId, DecisionRecord, EngineTarget, Evidence, FleetAction,
     HoldReason, Mode, Moment, Outcome, ProcessId, RebootAct, Target,
@@ -24,32 +24,6 @@ const CHECK_ENDS_AFTER: Duration = Duration::from_secs(30);
 /// An engine is spared if this share of the machine has become free again by the time that it is
 /// to be stopped.
 const CAME_BACK: u64 = 32;
-
-/// What a remedy is for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Case<'a> {
-    pub(super) rule: &'a Rule,
-    /// The remedy of `rule`.
-    pub(super) remedy: &'a Remedy,
-    /// The mode in which it is in progress.
-    pub(super) mode: Mode,
-    /// Labels and value of the alert that fires, for texts.
-    pub(super) alert: Option<(&'a Labels, f64)>,
-}
-
-impl Case<'_> {
-    /// What it does at a step, and to what, if it has such a step.
-    fn aimed(&self, step: usize, context: &Context<'_>) -> Option<Aimed> {
-        let step = self.remedy.steps.get(step)?;
-        let now = (context.at, self.mode);
-        Some(Aimed::of(step, self.alert, (context.engines, context.brake), now))
-    }
-
-    pub(super) fn proposal<'p>(&'p self, step: usize, aimed: &'p Aimed) -> Proposal<'p> {
-        let Aimed { action, target, .. } = aimed;
-        Proposal { rule: &self.rule.id, mode: self.mode, step, action, target }
-    }
-}
 
 /// Whether the rule that a remedy belongs to fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use promql_rules::Expr;
 use promql_rules::template::Template;
-use serde::{Deserialize, Serialize};
 
-use super::guard::{GuardRails, Rails};
+use super::guard::{ByEngine, GuardRails, Rails};
 use crate::model::{Grades, Mode, Part, RuleId, ShippedRule, named};
 
 mod step;
@@ -29,6 +28,15 @@ pub struct RuleSet {
     pub shipped_off: Arc<[ShippedRule]>,
     /// What the configuration has changed.
     pub overridden: BTreeMap<RuleId, Overridden>,
+}
+
+impl RuleSet {
+    /// The guard rails of every rule that acts.
+    pub(super) fn own_rails(&self) -> BTreeMap<RuleId, Rails> {
+        let all = self.groups.iter().flat_map(|group| &group.rules);
+        let with_remedy = all.filter_map(|rule| Some((rule, rule.remedy.as_ref()?)));
+        with_remedy.map(|(rule, remedy)| (rule.id.clone(), remedy.rails.clone())).collect()
+    }
 }
 
 /// What a configuration has changed in a rule.
@@ -206,11 +214,17 @@ impl Remedy {
     }
 }
 
-/// No more than `times` acts in any window of length `per`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AtMost {
-    /// Largest number of acts in a window.
-    pub times: u32,
-    /// Length of the sliding window.
-    pub per: Duration,
+/// What is counted for each engine apart for a remedy of these steps.
+pub fn counted_by_engine(steps: &[RemedyStep]) -> ByEngine {
+    let acts = || steps.iter().filter(|step| !step.is_notice());
+    let names = |step: &RemedyStep| step.engine().is_some();
+    if acts().next().is_none() {
+        ByEngine::Nothing
+    } else if acts().all(names) {
+        ByEngine::Everything
+    } else if acts().all(|step| names(step) || step.stops_engine()) {
+        ByEngine::Misses
+    } else {
+        ByEngine::Nothing
+    }
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::{at_most, breaker, named, names};
 use crate::config::yaml::{Content, Node};
-use crate::policy::guard::{ByEngine, DEFAULT_APPROVAL_EXPIRES, LONGEST_APPROVAL_EXPIRES, Rails};
-use crate::policy::rule::AtMost;
+use crate::policy::guard::{
+    AtMost, ByEngine, DEFAULT_APPROVAL_EXPIRES, LONGEST_APPROVAL_EXPIRES, Rails,
+};
 
 /// A round of steps has been tried by then and its effect is over: a dip comes back within seconds,
 /// and a driver that gives memory back does so in 2 to 5 s.

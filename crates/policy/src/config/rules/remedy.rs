@@ -12,8 +12,8 @@ use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::size_bytes;
 use crate::config::yaml::{Content, Node};
 use crate::model::{CacheKind, Target};
-use crate::policy::guard::{ByEngine, Rails};
-use crate::policy::rule::{Query, ReclaimFrom, Remedy, RemedyStep, RuleScope};
+use crate::policy::guard::Rails;
+use crate::policy::rule::{Query, ReclaimFrom, Remedy, RemedyStep, RuleScope, counted_by_engine};
 
 const WHICH_ENGINE: &str = "engine names one whose restarts are deferred (umawarden adopt); \
                             without it, the engine whose growth takes the memory is stopped";
@@ -62,7 +62,7 @@ pub(super) fn read(node: &Node, scope: RuleScope, findings: &mut Findings<'_>) -
     let steps = steps(&table, findings);
     let rails = rails::read(&table, findings);
     let (aim, steps) = (aim?, steps?);
-    let rails = Rails { by_engine: ByEngine::of(&steps), ..rails? };
+    let rails = Rails { by_engine: counted_by_engine(&steps), ..rails? };
     Some(Remedy { aim, steps, rails })
 }
 

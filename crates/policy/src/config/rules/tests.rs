@@ -5,7 +5,8 @@ use super::*;
 use crate::config::mistake::Mistake;
 use crate::config::shipped::shipped_rules;
 use crate::model::{CacheKind, Mode, Sysctl};
-use crate::policy::rule::{AtMost, ReclaimFrom, Remedy, RemedyStep, Rule};
+use crate::policy::guard::AtMost;
+use crate::policy::rule::{ReclaimFrom, Remedy, RemedyStep, Rule};
 
 const INTERVAL: Duration = Duration::from_millis(100);
 

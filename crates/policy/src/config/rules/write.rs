@@ -10,8 +10,8 @@ use super::export::{push, quoted, write_expr, write_templates};
 use super::rails::DEFAULT_AT_MOST;
 use crate::config::measure::written;
 use crate::model::{CacheKind, without_unprintable};
-use crate::policy::guard::{BreakerLimit, Rails};
-use crate::policy::rule::{AtMost, ReclaimFrom, Remedy, RemedyStep, Rule, RuleGroup, RuleScope};
+use crate::policy::guard::{AtMost, BreakerLimit, Rails};
+use crate::policy::rule::{ReclaimFrom, Remedy, RemedyStep, Rule, RuleGroup, RuleScope};
 
 /// Comments of a written rule.
 #[derive(Clone, Debug, Default)]

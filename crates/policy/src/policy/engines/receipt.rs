@@ -16,7 +16,7 @@ use crate::model::{
     EnginePhase, EngineSeen, Event, LoadConfiguration, LoadEnd, LoadReading, LoadReceipt, Moment,
     PastLoad, Prefetch, ProcessId, ProgramEvent, ReadOrder, Reading, TrackedReading, WhyUnknown,
 };
-use crate::policy::gate::whole;
+use crate::policy::pools::memory::whole;
 
 /// Growth after ready is measured for so long: 12 GiB came within seconds, and requests that come
 /// later are no part of a start.

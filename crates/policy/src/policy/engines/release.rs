@@ -15,7 +15,7 @@ use crate::model::{
     EngineProcess, EngineSeen, MemoryPool, MemoryPools, Moment, Orphan, ProcessId, Reading,
     Release, ReleaseEnd, ReleaseMemory, ReleasePoint, WhyUnknown,
 };
-use crate::policy::gate::whole;
+use crate::policy::pools::memory::whole;
 
 /// So much is never all back to the byte,
 const LEAST: u64 = 256 << 20;

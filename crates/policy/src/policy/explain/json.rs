@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use promql_rules::{Labels, Sample, Traced, TracedRange, TracedValue, Value};
 use serde_json::{Value as Json, json};
 
-use super::{Explanation, Rail};
+use super::Explanation;
 use crate::model::{Reading, as_number};
+use crate::policy::guard::Rail;
 
 impl Explanation {
     /// The rule, its condition and its remedy. Without `has_rails` the guard rails are left out:

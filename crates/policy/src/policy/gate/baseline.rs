@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::memory::allowance;
 use crate::model::{Baseline, GateMemory};
+use crate::policy::pools::memory::allowance;
 
 /// Time without a change after which a value is the baseline.
 const STEADY: Duration = Duration::from_secs(10);

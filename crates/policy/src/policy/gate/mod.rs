@@ -13,7 +13,6 @@
 //! keeps the gate closed until it ends.
 
 mod baseline;
-mod memory;
 mod node;
 mod orphan;
 mod peers;
@@ -24,13 +23,12 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::pools::memory::{Had, had};
 use crate::model::{
     EnginePools, GateMemory, GateNote, GateReason, GateRequest, GateResponse, HOST_POOL,
     LeaseShare, Lingering, MemoryPool, MemoryPools, PoolKind, Reading, Trend,
 };
 pub(super) use baseline::Presence;
-pub use memory::allowance;
-pub(super) use memory::{at_most, memory, whole};
 pub(super) use node::NodeGate;
 pub use orphan::orphans;
 pub use peers::{with_peers, with_turn};
@@ -53,51 +51,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Amounts that are worth a word: a share of all memory.
 const WORTH_A_NOTE: u64 = 64;
-
-/// The part of the available memory that an engine can take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Had {
-    /// Free above the reserve.
-    spare: u64,
-    /// Goes when it is wanted.
-    reclaimable: u64,
-}
-
-impl Had {
-    fn all(self) -> u64 {
-        self.spare.saturating_add(self.reclaimable)
-    }
-}
-
-/// The available memory that an engine can take; the error names the missing reading.
-fn had(memory: &GateMemory) -> Result<Had, &'static str> {
-    let or_none = |reading: Reading<u64>| match reading {
-        Reading::Unsupported => Reading::Value(0),
-        reading => reading,
-    };
-    let need = |reading: Reading<u64>, what| reading.value().ok_or(what);
-    let free = need(memory.free, "MemFree")?;
-    let cma = need(or_none(memory.free_cma), "CmaFree")?;
-    let reserve = need(or_none(memory.reserve), "the reserve (watermarks of /proc/zoneinfo)")?;
-    let cache = need(memory.clean_cache, "the page cache (Cached, Dirty, Mapped)")?;
-    let slab = need(or_none(memory.reclaimable_slab), "SReclaimable")?;
-    let (above, below) = (free.saturating_sub(cma), reserve.saturating_sub(free));
-    Ok(Had {
-        spare: above.saturating_sub(reserve),
-        // What the reserve lacks is filled up first.
-        reclaimable: cache.saturating_add(slab / 2).saturating_sub(below),
-    })
-}
-
-/// What an engine can get of a memory, in bytes.
-pub(in crate::policy) fn obtainable(memory: &GateMemory) -> Reading<u64> {
-    let is_failed = [memory.free, memory.clean_cache].contains(&Reading::Failed);
-    match had(memory) {
-        Ok(had) => Reading::Value(had.all()),
-        Err(_) if is_failed => Reading::Failed,
-        Err(_) => Reading::Unsupported,
-    }
-}
 
 /// What is requested of one pool.
 struct Part<'r> {

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::PoolWatches;
-use super::baseline::BaselineWatch;
+use super::baseline::{BaselineWatch, Presence};
 use crate::model::{GpuReadings, HOST_POOL, MemoryPools, Orphan, Reading};
-use crate::policy::engines::Engines;
 use crate::policy::pools::{Pools, SeriesView};
 
 /// Tracks the memory of the watched node.
@@ -32,12 +31,11 @@ impl NodeGate {
         &mut self,
         at: Duration,
         view: &impl SeriesView,
-        engines: &Engines,
+        presence: Presence,
         orphans: Reading<Arc<[Orphan]>>,
     ) -> Vec<(Arc<str>, u64)> {
         let memory = self.pools.sample(view);
         let mut learned = Vec::new();
-        let presence = engines.presence(at);
         for pool in &mut memory.pools {
             let baseline = match self.baselines.get_mut(&pool.pool) {
                 Some(baseline) => baseline,

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{GateWatch, SETTLES, allowance, check_gate, memory, with_peers};
+use super::{GateWatch, SETTLES, check_gate, with_peers};
 use crate::model::{
     Baseline, GateMemory, GateNote, GateReason, GateRequest, GateResponse, Lingering, MemoryPools,
     Motion, Orphan, PeerAnswer, PeerGate, ProcessId, Reading, Trend,
 };
+use crate::policy::pools::memory::{allowance, memory};
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::had;
 use crate::model::{GateMemory, MemoryPools, Motion, Trend};
+use crate::policy::pools::memory::{Had, had};
 
 /// What has not moved for so long has settled: an engine's memory that comes back by steps shows in
 /// steps, a few in a second.
@@ -28,7 +28,7 @@ struct Sample {
 
 /// The tracked amounts, in the order of [`Motion`].
 const AMOUNTS: [fn(&GateMemory) -> Option<u64>; 4] = [
-    |memory| had(memory).ok().map(super::Had::all),
+    |memory| had(memory).ok().map(Had::all),
     |memory| memory.contiguous_2mib.value(),
     |memory| memory.unaccounted.value(),
     |memory| memory.shmem.value(),

@@ -1,11 +1,21 @@
 //! No more than so many acts in any window of time.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use crate::policy::rule::AtMost;
+use serde::{Deserialize, Serialize};
 
 /// What is remembered of the past, and so the most that a limit may allow.
 pub const MOST_TIMES: u32 = 1_000;
+
+/// No more than `times` acts in any window of length `per`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AtMost {
+    /// Largest number of acts in a window.
+    pub times: u32,
+    /// Length of the sliding window.
+    pub per: Duration,
+}
 
 /// When acts were decided, on the uptime clock in milliseconds; the newest [`MOST_TIMES`] of them,
 /// oldest first.

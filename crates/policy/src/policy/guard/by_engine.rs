@@ -4,7 +4,6 @@
 use super::ledger::Tally;
 use super::{Guard, Guarded, Rails, milliseconds};
 use crate::model::{Action, Mode, RuleId, Target};
-use crate::policy::rule::RemedyStep;
 use crate::policy::status::BreakerStatus;
 
 /// What of a remedy is counted for each engine apart.
@@ -20,21 +19,6 @@ pub enum ByEngine {
 }
 
 impl ByEngine {
-    /// What is counted apart for a remedy of these steps.
-    pub fn of(steps: &[RemedyStep]) -> Self {
-        let acts = || steps.iter().filter(|step| !step.is_notice());
-        let names = |step: &RemedyStep| step.engine().is_some();
-        if acts().next().is_none() {
-            Self::Nothing
-        } else if acts().all(names) {
-            Self::Everything
-        } else if acts().all(|step| names(step) || step.stops_engine()) {
-            Self::Misses
-        } else {
-            Self::Nothing
-        }
-    }
-
     pub(super) fn counts_misses(self) -> bool {
         self != Self::Nothing
     }

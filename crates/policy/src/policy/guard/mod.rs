@@ -30,11 +30,12 @@ use promql_rules::Labels;
 use serde::{Deserialize, Serialize};
 
 pub use breaker::BreakerLimit;
-pub use budget::MOST_TIMES;
+pub use budget::{AtMost, MOST_TIMES};
 pub use by_engine::ByEngine;
 pub use fleet::{FleetLimit, FleetLimits, FleetShare, LONGEST_FLEET_PER};
 pub use maintenance::{DAY_MINUTES, MaintenanceWindow, WrittenWindow, time_zone};
 pub use protection::{Glob, Protected};
+pub use rails::Rail;
 pub use restore::{PastMoment, on_this_boots_clock};
 pub use silence::MOST_SILENCES;
 
@@ -43,7 +44,6 @@ pub(super) use ledger::ByMode;
 
 use super::Answer;
 use super::act::{Act, Proposal};
-use super::rule::{AtMost, Rule, RuleSet};
 use super::status::{GuardStatus, RuleState, WindowStatus};
 use crate::model::{
     Action, Decision, DecisionId, DecisionRecord, EnginePhase, EngineTarget, Grade, Grades,
@@ -159,13 +159,10 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Takes the guard rails of these rules; what was counted stays.
-    pub(super) fn replace_rules(&mut self, rules: &RuleSet) {
-        self.rails = rules.guard_rails.clone();
-        let all = rules.groups.iter().flat_map(|group| &group.rules);
-        let with_remedy = all.filter_map(|rule| Some((rule, rule.remedy.as_ref()?)));
-        self.own =
-            with_remedy.map(|(rule, remedy)| (rule.id.clone(), remedy.rails.clone())).collect();
+    /// Takes other guard rails, and those of every rule that acts; what was counted stays.
+    pub(super) fn replace_rails(&mut self, rails: &GuardRails, own: BTreeMap<RuleId, Rails>) {
+        self.rails = rails.clone();
+        self.own = own;
         let own = self.own.values().flat_map(|rails| &rails.inhibited_by);
         let blocking = &self.rails.reboot.blocked_by;
         self.inhibitors = Inhibitors::named(own.chain(&self.rails.inhibited_by).chain(blocking));
@@ -546,10 +543,15 @@ impl Guard {
 
     /// The values of the series of one rule: whether its breaker is open, and whether it waits for
     /// an approval.
-    pub(super) fn signs(&self, rule: &Rule, mode: Mode, now_ms: i64) -> [bool; 2] {
-        let rails = rule.remedy.as_ref().map(|remedy| &remedy.rails);
-        let is_open = |rails| self.any_breaker_is_open(&rule.id, mode, rails, now_ms);
-        [rails.is_some_and(is_open), self.approvals.pending(&rule.id) > 0]
+    pub(super) fn signs(
+        &self,
+        rule: &RuleId,
+        rails: Option<&Rails>,
+        mode: Mode,
+        now_ms: i64,
+    ) -> [bool; 2] {
+        let is_open = |rails| self.any_breaker_is_open(rule, mode, rails, now_ms);
+        [rails.is_some_and(is_open), self.approvals.pending(rule) > 0]
     }
 
     pub(super) fn is_paused(&self) -> bool {

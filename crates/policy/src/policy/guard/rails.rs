@@ -4,10 +4,23 @@ use std::time::Duration;
 
 use promql_rules::Labels;
 
-use super::{Guard, Guarded, milliseconds};
+use super::{AtMost, Guard, Guarded, milliseconds};
 use crate::model::{FleetAction, HoldReason, Moment, Target, because, duration_text};
-use crate::policy::explain::Rail;
-use crate::policy::rule::AtMost;
+
+/// One reason to hold back, and whether it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rail {
+    /// The reason for which a guard rail can hold.
+    pub reason: HoldReason,
+    /// Whether it holds the remedy back now, or would if the rule fired.
+    pub holds: bool,
+    /// How much longer, where time alone ends it.
+    pub left: Option<Duration>,
+    /// How much of a bound is used up, and the bound.
+    pub used: Option<(u64, u64)>,
+    /// The same in words.
+    pub detail: String,
+}
 
 impl Guard {
     /// What that rail says of an act that a remedy would make now; `None` where the reason is not

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::layout::{Layout, node_label};
+use super::memory::{allowance, at_most, memory as memory_of_machine, obtainable, whole};
 use super::{GpuReport, SeriesView};
 use crate::model::{
     GateMemory, GpuMemory, HOST_POOL, MemoryPool, MemoryPools, Motion, PoolFigures, PoolKind,
     Reading,
 };
-use crate::policy::gate::{allowance, at_most, memory as memory_of_machine, obtainable, whole};
 
 /// The pools of a layout, without figures.
 pub(super) fn empty(layout: &Layout) -> MemoryPools {

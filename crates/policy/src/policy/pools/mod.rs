@@ -6,6 +6,7 @@
 
 mod figures;
 mod layout;
+pub(super) mod memory;
 mod publish;
 #[cfg(test)]
 mod tests;

@@ -21,8 +21,7 @@ use crate::policy::Context;
 use crate::policy::act::{Act, Holds};
 use crate::policy::counters::Counters;
 use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory, own_bytes};
-use crate::policy::guard::{BreakerLimit, Guard, Rails};
-use crate::policy::rule::AtMost;
+use crate::policy::guard::{AtMost, BreakerLimit, Guard, Rails};
 
 /// A completed start is visible within this time; the supervisor may report it late.
 const SHOWS_WITHIN: Duration = Duration::from_secs(10);

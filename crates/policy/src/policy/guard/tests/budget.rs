@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use crate::policy::guard::AtMost;
 use crate::policy::guard::budget::Acts;
-use crate::policy::rule::AtMost;
 
 proptest! {
     #[test]

@@ -6,8 +6,7 @@ mod limits;
 use super::*;
 use crate::config::guard_rails::default_guard_rails;
 use crate::model::{OperatorCommand, OperatorOrder, Past, Pause, RuleSelector, Target};
-use crate::policy::guard::{GuardRails, MaintenanceWindow, WrittenWindow};
-use crate::policy::rule::AtMost;
+use crate::policy::guard::{AtMost, GuardRails, MaintenanceWindow, WrittenWindow};
 
 const LOW: &str = "
 groups:

@@ -1,4 +1,4 @@
-//! The machine's memory, from its series.
+//! The machine's memory, from its series, and what of a memory an engine can take.
 
 use crate::model::{Baseline, GateMemory, Motion, Reading};
 
@@ -9,7 +9,7 @@ const ALLOWED_SHARE: u64 = 64;
 
 /// The allowance for memory in no counter, where the baseline was not measured: 1 GiB and a 64th
 /// of all memory.
-pub fn allowance(total: Reading<u64>) -> Baseline {
+pub(in crate::policy) fn allowance(total: Reading<u64>) -> Baseline {
     let bytes = ALLOWED.saturating_add(total.value().unwrap_or(0) / ALLOWED_SHARE);
     Baseline { bytes, is_learned: false }
 }
@@ -60,7 +60,7 @@ pub(in crate::policy) fn whole(reading: Reading<f64>) -> Reading<u64> {
 }
 
 /// Page cache that is on none of the lists from which the kernel evicts (ramfs) does not go.
-pub(in crate::policy) fn at_most(cache: Reading<u64>, evictable: Reading<u64>) -> Reading<u64> {
+pub(super) fn at_most(cache: Reading<u64>, evictable: Reading<u64>) -> Reading<u64> {
     match evictable {
         Reading::Unsupported => cache,
         evictable => cache.zip(evictable).map(|(cache, evictable)| cache.min(evictable)),
@@ -72,5 +72,50 @@ fn at_least(low: Reading<u64>, reserve: Reading<u64>) -> Reading<u64> {
     match (low, reserve) {
         (Reading::Unsupported, other) | (other, Reading::Unsupported) => other,
         (low, reserve) => low.zip(reserve).map(|(low, reserve)| low.max(reserve)),
+    }
+}
+
+/// The part of the available memory that an engine can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::policy) struct Had {
+    /// Free above the reserve.
+    pub(in crate::policy) spare: u64,
+    /// Goes when it is wanted.
+    pub(in crate::policy) reclaimable: u64,
+}
+
+impl Had {
+    pub(in crate::policy) fn all(self) -> u64 {
+        self.spare.saturating_add(self.reclaimable)
+    }
+}
+
+/// The available memory that an engine can take; the error names the missing reading.
+pub(in crate::policy) fn had(memory: &GateMemory) -> Result<Had, &'static str> {
+    let or_none = |reading: Reading<u64>| match reading {
+        Reading::Unsupported => Reading::Value(0),
+        reading => reading,
+    };
+    let need = |reading: Reading<u64>, what| reading.value().ok_or(what);
+    let free = need(memory.free, "MemFree")?;
+    let cma = need(or_none(memory.free_cma), "CmaFree")?;
+    let reserve = need(or_none(memory.reserve), "the reserve (watermarks of /proc/zoneinfo)")?;
+    let cache = need(memory.clean_cache, "the page cache (Cached, Dirty, Mapped)")?;
+    let slab = need(or_none(memory.reclaimable_slab), "SReclaimable")?;
+    let (above, below) = (free.saturating_sub(cma), reserve.saturating_sub(free));
+    Ok(Had {
+        spare: above.saturating_sub(reserve),
+        // What the reserve lacks is filled up first.
+        reclaimable: cache.saturating_add(slab / 2).saturating_sub(below),
+    })
+}
+
+/// What an engine can get of a memory, in bytes.
+pub(super) fn obtainable(memory: &GateMemory) -> Reading<u64> {
+    let is_failed = [memory.free, memory.clean_cache].contains(&Reading::Failed);
+    match had(memory) {
+        Ok(had) => Reading::Value(had.all()),
+        Err(_) if is_failed => Reading::Failed,
+        Err(_) => Reading::Unsupported,
     }
 }
