@@ -3,7 +3,7 @@
 
 use clap::Command;
 
-use super::style::wrapped;
+use super::text::wrapped;
 use crate::cli::output;
 
 /// The widest help, as clap's own.

@@ -1,6 +1,5 @@
 //! `umawarden history`.
 
-use std::fmt::Write as _;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use super::json_time::{Object, OutcomeObject};
 use super::order_text::order_text;
 use super::storage::{StorageArguments, may_be_read};
 use super::style::{Row, Screen, Tone};
+use super::text::append;
 use super::{Exit, engines, last_boot};
 use crate::cli::output::{self, errln};
 use crate::journal::{JournalEnd, JournalReader, ReadError, TimelineItem, TimelineQuery};
@@ -445,11 +445,6 @@ pub(super) fn value_text(evidence: &Evidence) -> String {
         Reading::Unsupported => "unsupported".to_owned(),
         Reading::Failed => "unknown".to_owned(),
     }
-}
-
-pub(super) fn append(text: &mut String, more: std::fmt::Arguments<'_>) {
-    // Writing to a String cannot fail.
-    text.write_fmt(more).unwrap_or_default();
 }
 
 #[cfg(test)]

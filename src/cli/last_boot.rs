@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Exit;
-use super::history::append;
 use super::style::{fitted, is_too_wide, stacked};
+use super::text::append;
 use crate::cli::output::{self, errln};
 use crate::journal::black_box::{
     BootId, EndOfBoot, Folder, Header, LastEvent, Previous, Record, Recovered, Signal, recover,

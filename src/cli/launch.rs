@@ -17,11 +17,11 @@ use anyhow::Context;
 use clap::Args;
 
 use super::control::{Client, DaemonArguments};
-use super::fit::note_loader;
 use super::gate::{
     self, Ended, GateNode, Holder, LeaseArguments, PlaceArguments, ProgressPrinter, Waiting,
     timeout,
 };
+use super::loader::note_loader;
 use super::loads::{self, Need};
 use super::{Exit, death};
 use crate::cli::output::{self, errln};

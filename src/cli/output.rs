@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::Exit;
-use super::style::lines_within;
+use super::text::lines_within;
 
 /// Whether the reader of standard output has closed its end.
 static READER_GONE: AtomicBool = AtomicBool::new(false);

@@ -11,7 +11,8 @@ use super::sentence::sentence;
 use super::{ReportSource, RuleReport, Since};
 use crate::cli::history::{decision_text, outcome_text};
 use crate::cli::output;
-use crate::cli::style::{fitted, wrapped};
+use crate::cli::style::fitted;
+use crate::cli::text::wrapped;
 use crate::model::{Mode, duration_text, measured_bytes_text, printable};
 use crate::policy::explain::{part_json, rail_json};
 

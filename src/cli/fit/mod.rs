@@ -13,9 +13,9 @@ use clap::Args;
 use super::Exit;
 use super::gate::{NodeArguments, Pools, pools};
 use super::loads;
-use crate::cli::output::{errln, outln};
+use crate::cli::output::outln;
 use crate::config::measure::size_bytes;
-use crate::engines::{LaunchCommand, count};
+use crate::engines::count;
 use crate::fit::{Overheads, Verdict, fit};
 use crate::model::PeerAddress;
 
@@ -173,17 +173,6 @@ fn kv_cache_type(text: &str) -> Result<String, String> {
     is_known.then(|| text.to_owned()).ok_or_else(|| {
         "write auto, fp8 or the engine's own name of a type: bfloat16, int8, q8_0, q4_0".to_owned()
     })
-}
-
-/// Notes on standard error what the loader of an engine's command does and costs. Silent if the
-/// command starts no known engine, or nothing is known of its loader.
-pub(super) fn note_loader(command: &[OsString]) {
-    let words: Vec<String> =
-        command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let read = LaunchCommand::read(&words);
-    if let Some(read) = read.filter(|read| read.loader.peak_percent.is_some()) {
-        errln!("umawarden: note: {}", show::loader_sentence(read.engine, read.loader));
-    }
 }
 
 impl FitArguments {

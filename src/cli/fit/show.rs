@@ -12,7 +12,6 @@ use crate::engines::LaunchCommand;
 use crate::fit::{Fit, Model, NodeFit, Verdict};
 use crate::model::{bytes_text, printable};
 use advice::advice;
-pub(super) use advice::loader_sentence;
 
 pub(super) fn text(read: &ToFit, fit: &Fit, nodes: &Nodes) {
     outln!("{}", fitted(&summary(&read.model, fit)));

@@ -21,7 +21,7 @@ use clap::Args;
 
 use super::Exit;
 use super::control::Client;
-use super::fit::note_loader;
+use super::loader::note_loader;
 use super::loads::{self, Need};
 use super::storage::StorageArguments;
 use crate::cli::output::{errln, outln};

@@ -178,7 +178,7 @@ impl Shown {
 /// What is shown of a node without a picture, wrapped, since it says what to do.
 fn waiting(name: &str, away: Option<String>, width: usize) -> Vec<Line> {
     let text = away.unwrap_or_else(|| "queried for the first time".to_owned());
-    let text = crate::cli::style::wrapped(&text, 0, 0, width.max(20));
+    let text = crate::cli::text::wrapped(&text, 0, 0, width.max(20));
     let mut all = vec![Line::of(Tone::Strong, name)];
     all.extend(text.lines().map(|line| Line::of(Tone::Bad, line)));
     all.push(Line::of(Tone::Faint, "It is queried again each second."));

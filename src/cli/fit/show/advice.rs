@@ -4,10 +4,10 @@
 mod tests;
 
 use crate::cli::fit::command::{LayerCounts, ToFit};
-use crate::engines::loaders::{Loader, PageCache, Residence};
+use crate::cli::loader;
 use crate::engines::{ENGINES, EngineFacts, ShareOf, facts};
 use crate::fit::{Cause, Fit, NodeFit, Verdict};
-use crate::model::{EngineKind, bytes_text};
+use crate::model::bytes_text;
 
 use super::range_text;
 
@@ -36,7 +36,7 @@ pub(super) fn advice(read: &ToFit, fit: &Fit) -> Vec<String> {
     lines.extend(usual_share(read, fit));
     lines.extend(unknown_peak(read, fit).filter(|_| fit.verdict == Verdict::Tight));
     if let Some(command) = &read.command {
-        lines.push(loader_sentence(command.engine, command.loader));
+        lines.push(loader::sentence(command.engine, command.loader));
     }
     lines.extend(read.layers.map(layers_sentence));
     if let Some(tokens) = fit.most_tokens.filter(|_| fit.verdict != Verdict::Unknown) {
@@ -260,24 +260,6 @@ fn unknown_peak(read: &ToFit, fit: &Fit) -> Option<String> {
             node.node
         )
     })
-}
-
-/// What the loader of a command does and costs.
-pub(in crate::cli::fit) fn loader_sentence(engine: EngineKind, loader: &Loader) -> String {
-    let name = facts(engine).known_as.unwrap_or("The engine");
-    let cache = match (loader.page_cache, loader.instead) {
-        (PageCache::Spares, _) => " It spares the page cache.".to_owned(),
-        (PageCache::Fills, Some(instead)) => {
-            format!(" It fills the page cache, which {instead} spares.")
-        }
-        (PageCache::Fills, None) => " It fills the page cache.".to_owned(),
-        (PageCache::Unknown, _) => " Whether it fills the page cache is unknown.".to_owned(),
-    };
-    let kept = match loader.residence {
-        Residence::Mapped => " What stays mapped is page cache.",
-        Residence::Copied | Residence::Outlives => "",
-    };
-    format!("{name}'s loader ({}) {}.{cache}{kept}", loader.name, loader.costs)
 }
 
 fn layers_sentence(layers: LayerCounts) -> String {
