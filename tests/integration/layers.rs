@@ -1,5 +1,6 @@
 //! Allowed imports of modules, and names that pure modules may not use, as data.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -158,6 +159,9 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
 
 /// Folders of modules: those of a crate are modules of the program as well, by re-export.
 const ROOTS: &[&str] = &["src", "crates/policy/src", "crates/records/src"];
+
+/// Folders of modules of which no two import each other.
+const SIBLINGS: &[&str] = &["crates/policy/src/policy", "src/cli"];
 
 /// Crates of our own, which are pure as well; the compiler restricts their imports.
 const CRATES: &[&str] = &["crates/kernel-faults/src", "crates/promql-rules/src"];
@@ -319,6 +323,103 @@ fn only_its_own_file_knows_an_engine() {
     assert!(named.iter().all(|line| names_an_engine(line)));
     let unnamed = ["EngineKind::ALL", "EngineKind::named(name)", "EngineKind::Declared, id"];
     assert!(!unnamed.iter().any(|line| names_an_engine(line)));
+}
+
+/// The beginning of that text up to the end of its first name.
+fn first_name(text: &str) -> &str {
+    let end = text.find(|next: char| !next.is_alphanumeric() && next != '_');
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// The first name of each path of an import: of all paths in braces, or of the only one.
+fn first_names(paths: &str) -> Vec<&str> {
+    let Some(list) = paths.strip_prefix('{') else { return vec![first_name(paths)] };
+    let (mut names, mut depth, mut begins) = (Vec::new(), 0, true);
+    for (at, next) in list.char_indices() {
+        match next {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => begins = true,
+            next if begins && !next.is_whitespace() => {
+                names.push(first_name(&list[at..]));
+                begins = false;
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// The names, with their lines, that code takes of the module `parent`, to which it is `depth`
+/// levels below.
+fn names_of_parent<'t>(text: &'t str, parent: &str, depth: usize) -> Vec<(usize, &'t str)> {
+    let ways = ["super::".repeat(depth), format!("crate::{parent}::")];
+    let mut found = Vec::new();
+    for way in &ways {
+        for (at, _) in text.match_indices(way).filter(|(at, _)| !text[..*at].ends_with("super::")) {
+            let line = text[..at].matches('\n').count() + 1;
+            found.extend(first_names(&text[at + way.len()..]).into_iter().map(|name| (line, name)));
+        }
+    }
+    found
+}
+
+/// The modules in a folder that a module beside them imports, each with a place.
+fn imports_in(folder: &Path) -> BTreeMap<(String, String), String> {
+    let parent = folder.file_name().unwrap().to_string_lossy();
+    let mut files = Vec::new();
+    for path in rust_files(folder).into_iter().filter(|path| !is_test(path)) {
+        let relative = path.strip_prefix(folder).unwrap().with_extension("");
+        let parts = relative.iter().map(|part| part.to_string_lossy().into_owned());
+        let parts: Vec<String> = parts.filter(|part| part != "mod").collect();
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.lines().take_while(|line| *line != "mod tests {");
+        let is_comment = |line: &str| line.trim_start().starts_with("//");
+        let code: Vec<&str> = code.map(|line| if is_comment(line) { "" } else { line }).collect();
+        if let Some(module) = parts.first() {
+            files.push((module.clone(), parts.len(), path, code.join("\n")));
+        }
+    }
+    let modules: BTreeSet<String> = files.iter().map(|(module, ..)| module.clone()).collect();
+    let mut imports = BTreeMap::new();
+    for (module, depth, path, code) in &files {
+        for (line, name) in names_of_parent(code, &parent, *depth) {
+            if name != module && modules.contains(name) {
+                let place = format!("{}:{line}", path.display());
+                imports.entry((module.clone(), name.to_owned())).or_insert(place);
+            }
+        }
+    }
+    imports
+}
+
+#[test]
+fn no_two_modules_beside_each_other_import_each_other() {
+    let mut wrong = Vec::new();
+    for folder in SIBLINGS {
+        let imports = imports_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder));
+        assert!(imports.len() > 50, "{folder}: {imports:?}");
+        for ((one, other), place) in imports.iter().filter(|((one, other), _)| one < other) {
+            if let Some(back) = imports.get(&(other.clone(), one.clone())) {
+                wrong.push(format!("{one} and {other} import each other: {place}, {back}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_form_of_an_import_is_found() {
+    let text = "use super::{\n    Exit, style::{Row, Tone},\n    wrap,\n};\nuse super::super::a;\n\
+                let b = crate::cli::output::width();\nuse crate::cli::{c, d::e};\nuse super::f::g;";
+    let names = |depth| {
+        let names = names_of_parent(text, "cli", depth).into_iter().map(|(_, name)| name);
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names(1), ["Exit", "style", "wrap", "super", "f", "output", "c", "d"]);
+    assert_eq!(names(2), ["a", "output", "c", "d"]);
+    assert_eq!(names_of_parent(text, "cli", 2)[0], (5, "a"));
 }
 
 #[test]
