@@ -58,6 +58,12 @@ fn examples() -> Vec<Example> {
     examples
 }
 
+/// The first YAML block of that kind on the pages whose path contains `page`.
+pub(super) fn example(page: &str, kind: &str) -> String {
+    let mut all = examples().into_iter();
+    all.find(|one| one.location.contains(page) && one.kind == kind).unwrap().text
+}
+
 /// A rule file with `part` as its remedy.
 fn in_a_rule(part: &str) -> String {
     let rule = "groups:\n- name: part\n  rules:\n  - alert: Part\n    expr: \
@@ -66,15 +72,10 @@ fn in_a_rule(part: &str) -> String {
 }
 
 /// A folder with the files that the examples name.
-fn folder(examples: &[Example]) -> tempfile::TempDir {
+fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let of = |page: &str, kind: &str| {
-        let mut found =
-            examples.iter().filter(|one| one.location.contains(page) && one.kind == kind);
-        &found.next().unwrap().text
-    };
-    fs::write(path("my.yaml"), of("tasks/rules.md", "rules")).unwrap();
+    fs::write(path("my.yaml"), example("tasks/rules.md", "rules")).unwrap();
     let hash = "$2y$04$abcdefghijklmnopqrstuujydOTSfIH/d5oUHpsygqV5X9xJLQc6e";
     fs::write(path("web.yml"), format!("basic_auth_users: {{alice: {hash}}}\n")).unwrap();
     let pem = [
@@ -139,7 +140,7 @@ fn prometheus_fault(text: &str, folder: &Path) -> Option<String> {
 #[test]
 fn every_example_of_the_documents_is_valid() {
     let examples = examples();
-    let folder = folder(&examples);
+    let folder = folder();
     let faults = examples.iter().filter_map(|example| {
         let fault = fault(example, folder.path())?;
         Some(format!("{}: {fault}", example.location))
@@ -155,7 +156,7 @@ fn every_example_of_the_documents_is_valid() {
 #[test]
 fn every_configuration_example_loads_without_remarks() {
     let examples = examples();
-    let folder = folder(&examples);
+    let folder = folder();
     for example in examples.iter().filter(|example| example.kind == "config") {
         let file = folder.path().join("umawarden.yaml");
         fs::write(&file, &example.text).unwrap();

@@ -11,6 +11,7 @@ mod closed_readers;
 mod cluster;
 mod commands;
 mod config;
+mod console;
 mod daemon;
 mod dashboards;
 mod descriptors;
