@@ -30,12 +30,6 @@ const ADVICE: [Advice; 1] = [(
 /// Keys whose values are not secret.
 const SHOWN: [&str; 6] = ["name", "role", "token_file", "certificate", "user", "expires"];
 
-const ROLES: [(&str, Role); 3] = [
-    (Role::Read.name(), Role::Read),
-    (Role::Operate.name(), Role::Operate),
-    (Role::Remedy.name(), Role::Remedy),
-];
-
 /// One entry of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -113,7 +107,7 @@ fn read(root: &Node, findings: &mut Findings<'_>) -> Option<Vec<Entry>> {
 fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<Entry> {
     let table = Table::read_advised(node, "an entry", &KEYS, &ADVICE, findings)?;
     let role = match table.get("role") {
-        Some(node) => choice(node, "role", &ROLES, findings),
+        Some(node) => choice(node, "role", &Role::CHOICES, findings),
         None => {
             findings
                 .add(table.span(), "the entry has no role")

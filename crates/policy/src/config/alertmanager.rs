@@ -44,9 +44,6 @@ const MOST_LABELS: usize = 16;
 const MOST_VALUE_BYTES: usize = 256;
 const MOST_USERNAME_BYTES: usize = 256;
 
-const DECISIONS: [(&str, SentDecisions); 3] =
-    [("none", SentDecisions::None), ("acts", SentDecisions::Acts), ("all", SentDecisions::All)];
-
 /// Reads the block; `None` where there are mistakes.
 pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<AlertmanagerSettings> {
     let table = Table::read_advised(node, "alertmanager", &KEYS, &ADVICE, findings)?;
@@ -65,7 +62,8 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Alertmana
         SECOND..=MINUTE * 60,
         findings,
     );
-    let decisions = table.choice_or("decisions", SentDecisions::None, &DECISIONS, findings);
+    let choices = &SentDecisions::CHOICES;
+    let decisions = table.choice_or("decisions", SentDecisions::None, choices, findings);
     if table.get("send").is_none() {
         for key in ["resend_every", "labels", "decisions"] {
             if let Some(found) = table.key(key) {

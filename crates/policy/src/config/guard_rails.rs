@@ -141,9 +141,8 @@ pub fn grades(node: &Node, findings: &mut Findings<'_>) -> Option<Grades> {
         return None;
     }
     let entries = decode::list(node, "enforce", findings)?;
-    let names = Grade::ALL.map(|grade| (grade.name(), grade));
     let grades = decode::each(entries, findings, |entry, findings| {
-        decode::choice(entry, "an entry of enforce", &names, findings)
+        decode::choice(entry, "an entry of enforce", &Grade::CHOICES, findings)
     });
     Some(grades?.into_iter().collect())
 }

@@ -45,8 +45,7 @@ pub(super) fn read(
     };
     let events = boolean("events", usual.events, findings);
     let extended_resource = boolean("extended_resource", usual.extended_resource, findings);
-    let drains = Drain::ALL.map(|drain| (drain.name(), drain));
-    let drain = table.choice_or("drain", usual.drain, &drains, findings);
+    let drain = table.choice_or("drain", usual.drain, &Drain::CHOICES, findings);
     let bounds = MINUTE..=MINUTE * 60 * 24;
     let drain_for = table.duration_or("drain_for", usual.drain_for, bounds, findings);
     let (conditions, named) = conditions?;

@@ -27,8 +27,6 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
 const MOST_ATTRIBUTES: usize = 32;
 const LONGEST_ATTRIBUTE: usize = 256;
 
-const SIGNALS: [(&str, Signal); 2] = [("metrics", Signal::Metrics), ("traces", Signal::Traces)];
-
 /// Where metrics and traces are sent, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtlpSettings {
@@ -123,7 +121,7 @@ fn signals(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<Signal>> {
         return None;
     }
     let mut signals = each(entries, findings, |entry, findings| {
-        choice(entry, "an entry of signals", &SIGNALS, findings)
+        choice(entry, "an entry of signals", &Signal::CHOICES, findings)
     })?;
     signals.sort_unstable();
     signals.dedup();

@@ -16,7 +16,6 @@ use super::decode::{self, Advice, Findings, Table};
 use super::guard_rails::{NamedAlert, named, unknown_window};
 use super::mistake::Mistake;
 use super::rules::read_rails;
-use super::settings::MODES;
 use super::yaml::{Content, Node};
 use crate::model::{Mode, RuleId};
 use crate::policy::guard::Rails;
@@ -97,7 +96,7 @@ fn entry(
     let delay = |key: &str, findings: &mut Findings<'_>| {
         table.read_or(key, Duration::ZERO, |at, finds| decode::duration(at, key, finds), findings)
     };
-    let mode = table.choice_optional("mode", &MODES, findings);
+    let mode = table.choice_optional("mode", &Mode::CHOICES, findings);
     let severity = table.value_optional("severity", severity, findings);
     let hold_for = delay("for", findings);
     let keep_firing_for = delay("keep_firing_for", findings);

@@ -75,10 +75,10 @@ pub(super) fn read(
     let warn_for = time("warn_for", usual.warn_for, SHORTEST_DELAY, DAY);
     let check_after = time("check_after", usual.check_after, SHORTEST_DELAY, DAY);
     let at_most = table.read_or("at_most", usual.at_most, budgets, findings);
-    let users = [("hold", LoggedInRule::Hold), ("warn", LoggedInRule::Warn)];
-    let logged_in = table.choice_or("logged_in", LoggedInRule::default(), &users, findings);
-    let engines = [("hold", EnginesRule::Hold), ("drain", EnginesRule::Drain)];
-    let engines = table.choice_or("engines", EnginesRule::default(), &engines, findings);
+    let users = &LoggedInRule::CHOICES;
+    let logged_in = table.choice_or("logged_in", LoggedInRule::default(), users, findings);
+    let engines = &EnginesRule::CHOICES;
+    let engines = table.choice_or("engines", EnginesRule::default(), engines, findings);
     let sysrq_after = sysrq(&table, findings);
     let lock = table.read_optional("lock", lock, findings);
     let blocked_by = table.read_or("blocked_by", (Vec::new(), Vec::new()), alerts, findings);

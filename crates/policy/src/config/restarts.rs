@@ -9,9 +9,8 @@ use glob::Pattern;
 use super::decode::{self, Advice, Findings, Table, each, list, value};
 use super::guard_rails::at_most;
 use super::measure::size_bytes;
-use super::settings::MODES;
 use super::yaml::Node;
-use crate::model::{DeclaredRestart, RestartLimits, RestartMatch, StartNeed, pool_names};
+use crate::model::{DeclaredRestart, Mode, RestartLimits, RestartMatch, StartNeed, pool_names};
 use crate::policy::guard::AtMost;
 
 const KEYS: [&str; 13] = [
@@ -68,7 +67,7 @@ fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredRestart> {
     let table = Table::read_advised(node, what, &KEYS, &ADVICE, findings)?;
     let matches = matches(&table, findings);
     let need = start_need(&table, findings);
-    let mode = table.choice_optional("mode", &MODES, findings);
+    let mode = table.choice_optional("mode", &Mode::CHOICES, findings);
     let limits = limits(&table, findings);
     Some(DeclaredRestart { matches: matches?, need: need?, limits: limits?, mode: mode? })
 }
@@ -210,7 +209,6 @@ mod tests {
     use super::*;
     use crate::config::mistake::SourceText;
     use crate::config::settings::parse_settings;
-    use crate::model::Mode;
 
     fn read(text: &str) -> Vec<DeclaredRestart> {
         parse_settings(&SourceText::new("f", text)).unwrap().restarts.unwrap()

@@ -14,14 +14,14 @@ use super::{
     bytes_text, duration_text,
 };
 
-/// What `drop_caches` drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CacheKind {
-    /// Clean, unmapped page cache (1).
-    PageCache,
-    /// Page cache, and reclaimable kernel objects, which runs every driver's shrinkers (3).
-    All,
+named! {
+    /// What `drop_caches` drops.
+    pub enum CacheKind {
+        /// Clean, unmapped page cache (1).
+        PageCache = "pagecache",
+        /// Page cache, and reclaimable kernel objects, which runs every driver's shrinkers (3).
+        All = "all",
+    }
 }
 
 named! {
@@ -353,10 +353,6 @@ impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DropCaches { what, sync } => {
-                let what = match what {
-                    CacheKind::PageCache => "pagecache",
-                    CacheKind::All => "all",
-                };
                 write!(f, "drop_caches {what}{}", if *sync { " after sync" } else { "" })
             }
             Self::CompactMemory => f.write_str("compact_memory"),

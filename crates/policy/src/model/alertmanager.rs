@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::names::named;
 use super::{FORGET_RECEIVED_AFTER, SecretSource};
 
 /// Settings for receiving and sending alerts.
@@ -81,14 +82,16 @@ impl fmt::Display for AlertmanagerServer {
     }
 }
 
-/// Which decisions are sent as alerts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SentDecisions {
-    /// No decision is sent.
-    #[default]
-    None,
-    /// Those that act, or would in enforce mode.
-    Acts,
-    /// Those too that hold.
-    All,
+named! {
+    /// Which decisions are sent as alerts.
+    #[derive(Default)]
+    pub enum SentDecisions {
+        /// No decision is sent.
+        #[default]
+        None = "none",
+        /// Those that act, or would in enforce mode.
+        Acts = "acts",
+        /// Those too that hold.
+        All = "all",
+    }
 }

@@ -114,26 +114,28 @@ impl fmt::Display for RebootWay {
     }
 }
 
-/// The rule for logged-in users.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LoggedInRule {
-    /// The reboot waits until they have gone.
-    #[default]
-    Hold,
-    /// They are warned, and the reboot follows after some time.
-    Warn,
+named! {
+    /// The rule for logged-in users.
+    #[derive(Default)]
+    pub enum LoggedInRule {
+        /// The reboot waits until they have gone.
+        #[default]
+        Hold = "hold",
+        /// They are warned, and the reboot follows after some time.
+        Warn = "warn",
+    }
 }
 
-/// The rule for running engines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EnginesRule {
-    /// The reboot waits until none runs.
-    #[default]
-    Hold,
-    /// They are stopped one after the other.
-    Drain,
+named! {
+    /// The rule for running engines.
+    #[derive(Default)]
+    pub enum EnginesRule {
+        /// The reboot waits until none runs.
+        #[default]
+        Hold = "hold",
+        /// They are stopped one after the other.
+        Drain = "drain",
+    }
 }
 
 /// Who is asked before a reboot: a FleetLock server, with the id of this node there, and the API

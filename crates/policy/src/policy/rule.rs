@@ -128,23 +128,15 @@ impl Rule {
     }
 }
 
-/// Whose series a rule reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RuleScope {
-    /// This node's.
-    #[default]
-    Node,
-    /// Those of all nodes of the cluster, with the labels `cluster` and `node`.
-    Cluster,
-}
-
-impl RuleScope {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Cluster => "cluster",
-        }
+named! {
+    /// Whose series a rule reads.
+    #[derive(Default)]
+    pub enum RuleScope {
+        /// This node's.
+        #[default]
+        Node = "node",
+        /// Those of all nodes of the cluster, with the labels `cluster` and `node`.
+        Cluster = "cluster",
     }
 }
 

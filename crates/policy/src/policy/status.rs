@@ -11,7 +11,7 @@ use crate::model::{
     AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, Grades, Happened, Lease,
     MemoryAccount, MemoryAssessment, MemoryPools, Mode, Moment, Pause, PendingApproval, ProcessId,
     RankStatus, Reading, RebootStatus, ReceivedAlertStatus, ReservedPool, RestartStatus, RuleId,
-    RuleSelector, SeriesKey, ShippedRule, Source,
+    RuleSelector, SeriesKey, ShippedRule, Source, named,
 };
 
 /// What exports may see.
@@ -185,36 +185,23 @@ pub struct SourceStatus {
     pub took: Duration,
 }
 
-/// The state of a rule: the worst of its alerts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RuleState {
-    /// The condition does not hold.
-    Inactive,
-    /// It holds, but not for long enough yet.
-    Pending,
-    /// It has held for long enough.
-    Firing,
-    /// It is unknown, since a source is failing.
-    Unknown,
+named! {
+    /// The state of a rule: the worst of its alerts.
+    pub enum RuleState {
+        /// The condition does not hold.
+        Inactive = "inactive",
+        /// It holds, but not for long enough yet.
+        Pending = "pending",
+        /// It has held for long enough.
+        Firing = "firing",
+        /// It is unknown, since a source is failing.
+        Unknown = "unknown",
+    }
 }
 
 impl RuleState {
-    /// All states, for the `state` label of `uma_rules`.
-    pub const ALL: [Self; 4] = [Self::Inactive, Self::Pending, Self::Firing, Self::Unknown];
-
     /// The `state` labels of `uma_rule_state`: hardly any rule is in one of them.
     pub const NOTABLE: [Self; 3] = [Self::Pending, Self::Firing, Self::Unknown];
-
-    /// The `state` label.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Inactive => "inactive",
-            Self::Pending => "pending",
-            Self::Firing => "firing",
-            Self::Unknown => "unknown",
-        }
-    }
 }
 
 /// One rule, for people.

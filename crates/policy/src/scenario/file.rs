@@ -247,10 +247,7 @@ fn test(
         None => Some(format!("test {number}")),
     };
     let mode = match table.get("mode") {
-        Some(node) => {
-            let modes = [Mode::Observe, Mode::Enforce].map(|mode| (mode.name(), mode));
-            decode::choice(node, "mode", &modes, findings)
-        }
+        Some(node) => decode::choice(node, "mode", &Mode::CHOICES, findings),
         None => Some(Mode::Enforce),
     };
     let played = match table.get("node") {

@@ -161,9 +161,8 @@ fn step(text: &str) -> Result<usize, String> {
 }
 
 fn decision(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<ExpectedDecision> {
-    let reasons = HoldReason::ALL.map(|reason| (reason.name(), reason));
     let reason = match table.get("reason") {
-        Some(node) => Some(decode::choice(node, "reason", &reasons, findings)?),
+        Some(node) => Some(decode::choice(node, "reason", &HoldReason::CHOICES, findings)?),
         None => None,
     };
     // A reason alone says that the rule held.
@@ -194,7 +193,7 @@ fn action(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
     if with_details.iter().any(|beginning| text.starts_with(beginning)) {
         return Some(text.to_owned());
     }
-    let drops = [CacheKind::PageCache, CacheKind::All]
+    let drops = CacheKind::ALL
         .into_iter()
         .flat_map(|what| [false, true].map(|sync| Action::DropCaches { what, sync }.to_string()));
     let known: Vec<String> = Action::NAMES.map(str::to_owned).into_iter().chain(drops).collect();

@@ -11,9 +11,8 @@ use super::remedy;
 use crate::config::catalogue::{Catalogue, Scoped};
 use crate::config::decode::{self, Advice, Findings, Table};
 use crate::config::measure::written;
-use crate::config::settings::MODES;
 use crate::config::yaml::{Content, Node};
-use crate::model::RuleId;
+use crate::model::{Mode, RuleId};
 use crate::policy::rule::{Query, Rule, RuleScope};
 
 const KEYS: [&str; 10] = [
@@ -89,7 +88,7 @@ pub(super) fn read(
     let keep_firing_for = delay(table, "keep_firing_for", findings);
     let labels = templates(table.get("labels"), "labels", findings);
     let annotations = templates(table.get("annotations"), "annotations", findings);
-    let mode = table.choice_optional("mode", &MODES, findings);
+    let mode = table.choice_optional("mode", &Mode::CHOICES, findings);
     let is_exported = table.read_optional(
         "export",
         |node, findings| decode::boolean(node, "export", findings),

@@ -52,8 +52,7 @@ fn permission(node: &Node, findings: &mut Findings<'_>) -> Option<CachePermissio
         findings.add(node.span.clone(), format!("{written} is never done")).hint((*why).to_owned());
         return None;
     }
-    let names = CachePermission::ALL.map(|permission| (permission.name(), permission));
-    decode::choice(node, "allow", &names, findings)
+    decode::choice(node, "allow", &CachePermission::CHOICES, findings)
 }
 
 #[cfg(test)]

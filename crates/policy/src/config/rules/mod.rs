@@ -68,8 +68,6 @@ const OBJECT_KEYS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "statu
 const GROUP_KEYS: [&str; 7] =
     ["name", "scope", "interval", "limit", "query_offset", "labels", "rules"];
 
-const SCOPES: [(&str, RuleScope); 2] = [("node", RuleScope::Node), ("cluster", RuleScope::Cluster)];
-
 const GROUP_ADVICE: [Advice; 2] = [
     (
         &["alert", "expr", "for", "keep_firing_for", "annotations", "remedy", "mode"],
@@ -226,7 +224,7 @@ impl<'f> Reader<'f> {
         let name = self.group_name(&table, findings);
         let interval =
             table.value_or("interval", self.evaluation_interval, limits::evaluation, findings);
-        let scope = table.choice_or("scope", RuleScope::Node, &SCOPES, findings);
+        let scope = table.choice_or("scope", RuleScope::Node, &RuleScope::CHOICES, findings);
         let labels = table.get("labels");
         let labels = alert::templates(labels, "labels", findings).unwrap_or_default();
         let group = name.unwrap_or_else(|| Arc::from(""));

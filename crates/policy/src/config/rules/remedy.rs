@@ -186,9 +186,8 @@ fn drop_caches(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     }
     if node.text().is_some() {
         if let Some(kind) = cache_kind(node, findings) {
-            let what = if kind == CacheKind::All { "all" } else { "pagecache" };
             decode::wrong_kind(node, "drop_caches", decode::MAPPING, findings)
-                .hint(format!("write drop_caches: {{what: {what}}}"));
+                .hint(format!("write drop_caches: {{what: {kind}}}"));
         }
         return None;
     }
@@ -206,13 +205,12 @@ fn drop_caches(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
 /// The kernel's numbers are refused: 4 silences its own log of drops for good, and `3` does not
 /// show what it drops.
 fn cache_kind(node: &Node, findings: &mut Findings<'_>) -> Option<CacheKind> {
-    let names = [("pagecache", CacheKind::PageCache), ("all", CacheKind::All)];
     let hint = match node.text().map(str::trim) {
         Some("1") => "write {what: pagecache}",
         Some("2" | "slab") => "kernel objects are dropped together with the cache: {what: all}",
         Some("3") => "write {what: all}",
         Some("4") => "it drops nothing, but silences the kernel's log of drops until the next boot",
-        _ => return decode::choice(node, "what", &names, findings),
+        _ => return decode::choice(node, "what", &CacheKind::CHOICES, findings),
     };
     let written = node.text().unwrap_or_default();
     findings.add(node.span.clone(), format!("drop_caches does not take {written}")).hint(hint);

@@ -142,8 +142,8 @@ pub(super) fn taint_node(node: &Node, findings: &mut Findings<'_>) -> Option<Rem
     };
     let key = decode::value(key, "key", taint_key, findings);
     let value = table.value_optional("value", label_value, findings);
-    let effects = TaintEffect::ALL.map(|effect| (effect.name(), effect));
-    let effect = table.choice_or("effect", TaintEffect::default(), &effects, findings);
+    let effects = &TaintEffect::CHOICES;
+    let effect = table.choice_or("effect", TaintEffect::default(), effects, findings);
     let for_at_most = table.read_or("for", DEFAULT_FOR, time_limit_of_node, findings);
     let taint = Taint { key: key?, value: value?, effect: effect? };
     Some(RemedyStep::TaintNode { taint, for_at_most: for_at_most? })

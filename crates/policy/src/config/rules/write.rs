@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::export::{push, quoted, write_expr, write_templates};
 use super::rails::DEFAULT_AT_MOST;
 use crate::config::measure::written;
-use crate::model::{CacheKind, without_unprintable};
+use crate::model::without_unprintable;
 use crate::policy::guard::{AtMost, BreakerLimit, Rails};
 use crate::policy::rule::{ReclaimFrom, Remedy, RemedyStep, Rule, RuleGroup, RuleScope};
 
@@ -83,13 +83,7 @@ fn write_remedy(remedy: &Remedy, comments: &[String], out: &mut String) {
 /// The key of a step and its settings, as rule files write them.
 pub fn step_settings(step: &RemedyStep) -> (&'static str, Value) {
     let settings = match step {
-        RemedyStep::DropCaches { what, sync } => {
-            let what = match what {
-                CacheKind::PageCache => "pagecache",
-                CacheKind::All => "all",
-            };
-            json!({"what": what, "sync": sync})
-        }
+        RemedyStep::DropCaches { what, sync } => json!({"what": what.name(), "sync": sync}),
         RemedyStep::CompactMemory => json!({}),
         RemedyStep::Reclaim { from: ReclaimFrom::Cgroup(path), bytes } => {
             json!({"cgroup": &**path.as_written(), "bytes": bytes})

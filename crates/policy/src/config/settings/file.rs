@@ -110,13 +110,6 @@ pub struct FileSettings {
     pub leaked_after: Option<Duration>,
 }
 
-/// The modes by name.
-pub(in crate::config) const MODES: [(&str, Mode); 2] =
-    [("observe", Mode::Observe), ("enforce", Mode::Enforce)];
-
-const FORMATS: [(&str, LogFormat); 3] =
-    [("text", LogFormat::Text), ("logfmt", LogFormat::Logfmt), ("json", LogFormat::Json)];
-
 const KEYS: [&str; 24] = [
     "mode",
     "enforce",
@@ -226,7 +219,8 @@ fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
     settings.sampling_interval = entry(table, "sampling_interval", limits::sampling, findings);
     settings.evaluation_interval =
         entry(table, "evaluation_interval", limits::evaluation, findings);
-    settings.mode = table.get("mode").and_then(|node| choice(node, "mode", &MODES, findings));
+    settings.mode =
+        table.get("mode").and_then(|node| choice(node, "mode", &Mode::CHOICES, findings));
     settings.enforce = table.get("enforce").and_then(|node| guard_rails::grades(node, findings));
     if let (Some(mode), Some(enforce), Some(node)) =
         (settings.mode, &settings.enforce, table.get("enforce"))
@@ -390,9 +384,8 @@ fn read_starts(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Fi
 
 fn read_log(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findings<'_>) {
     let Some(table) = section(table, "log", &["level", "format"], findings) else { return };
-    settings.log_level = table.get("level").and_then(|node| {
-        choice(node, "level", &LogLevel::ALL.map(|level| (level.name(), level)), findings)
-    });
+    settings.log_level =
+        table.get("level").and_then(|node| choice(node, "level", &LogLevel::CHOICES, findings));
     settings.log_format =
-        table.get("format").and_then(|node| choice(node, "format", &FORMATS, findings));
+        table.get("format").and_then(|node| choice(node, "format", &LogFormat::CHOICES, findings));
 }

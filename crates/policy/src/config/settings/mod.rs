@@ -24,7 +24,6 @@ pub mod limits;
 #[cfg(test)]
 mod tests;
 
-pub(in crate::config) use file::MODES;
 pub use file::{FileSettings, parse_settings};
 
 /// All settings of `umawarden run`.
@@ -235,16 +234,18 @@ named! {
     }
 }
 
-/// The form of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// `key=value` pairs, as Prometheus logs.
-    Logfmt,
-    /// One JSON object a line.
-    Json,
+named! {
+    /// The form of log lines.
+    #[derive(Default, ValueEnum)]
+    pub enum LogFormat {
+        /// For people.
+        #[default]
+        Text = "text",
+        /// `key=value` pairs, as Prometheus logs.
+        Logfmt = "logfmt",
+        /// One JSON object a line.
+        Json = "json",
+    }
 }
 
 /// What the process' environment says.
