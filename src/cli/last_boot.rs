@@ -37,12 +37,8 @@ pub struct LastBootArguments {
     #[arg(long, value_name = "N", default_value_t = 60, requires = "which_boot")]
     seconds: usize,
     /// Where procfs is mounted; it has the id of this boot.
-    #[arg(
-        long = "path.procfs",
-        value_name = "FOLDER",
-        default_value = "/proc",
-        requires = "which_boot"
-    )]
+    // It requires neither of them, as it may come from the environment.
+    #[arg(long = "path.procfs", value_name = "FOLDER", default_value = "/proc")]
     procfs: PathBuf,
 }
 

@@ -154,12 +154,10 @@ impl Place {
             .current_dir(self.node.path(""))
             .env("PATH", format!("{}:{path}", self.node.path("bin").display()))
             .env("UMAWARDEN_STORAGE_PATH", self.node.storage())
+            .env("UMAWARDEN_PATH_PROCFS", self.node.path("proc"))
+            .env("UMAWARDEN_PATH_SYSFS", self.node.path("sys"))
             .env("NO_COLOR", "1")
             .env("TZ", "UTC0");
-        if ["umawarden gate ", "umawarden tune "].iter().any(|name| own.starts_with(name)) {
-            shell.env("UMAWARDEN_PATH_PROCFS", self.node.path("proc"));
-            shell.env("UMAWARDEN_PATH_SYSFS", self.node.path("sys"));
-        }
         shell.output().unwrap()
     }
 

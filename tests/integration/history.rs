@@ -288,6 +288,14 @@ fn bad_arguments_exit_2_and_list_the_valid_ones() {
     }
 }
 
+/// The variables of the daemon may be set for a whole session.
+#[test]
+fn the_journal_is_read_where_a_variable_names_procfs() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path()).close(PATIENCE).unwrap();
+    history(dir.path(), &[]).env("UMAWARDEN_PATH_PROCFS", "/proc").assert().code(0);
+}
+
 #[test]
 fn times_are_accepted_as_by_every_command() {
     let dir = tempfile::tempdir().unwrap();
