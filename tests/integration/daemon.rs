@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -217,6 +218,50 @@ impl Drop for Daemon {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// What daemons send to systemd as services with `WatchdogSec=`.
+pub struct Notifications {
+    socket: PathBuf,
+    /// When each sign of life came.
+    alive: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl Notifications {
+    /// Listens on a socket in that folder.
+    pub fn listen(folder: &Path) -> Self {
+        let socket = folder.join("notify");
+        let listener = UnixDatagram::bind(&socket).unwrap();
+        let alive = Arc::<Mutex<Vec<Instant>>>::default();
+        let seen = Arc::clone(&alive);
+        // A notification waits until it is read. The thread ends with the tests.
+        std::thread::spawn(move || {
+            let mut buffer = [0; 1024];
+            while let Ok(length) = listener.recv(&mut buffer) {
+                if buffer[..length].trim_ascii() == b"WATCHDOG=1" {
+                    seen.lock().unwrap().push(Instant::now());
+                }
+            }
+        });
+        Self { socket, alive }
+    }
+
+    /// Sets what systemd sets for a unit with `WatchdogSec=`.
+    pub fn watch(&self, command: &mut Command, patience: Duration) {
+        command.env("NOTIFY_SOCKET", &self.socket);
+        command.env("WATCHDOG_USEC", patience.as_micros().to_string());
+    }
+
+    /// The longest time without a sign of life between `since` and now.
+    pub fn longest_silence(&self, since: Instant) -> Duration {
+        let alive = self.alive.lock().unwrap();
+        let (mut last, mut longest) = (since, Duration::ZERO);
+        for at in alive.iter().copied().filter(|at| *at >= since).chain([Instant::now()]) {
+            longest = longest.max(at.duration_since(last));
+            last = at;
+        }
+        longest
     }
 }
 

@@ -2,10 +2,11 @@
 //! and deciding, and ends in time.
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::{Library, is_alive};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Notifications, binary};
 
 /// Bound for the end of a daemon, even while the driver hangs.
 const MAX_SHUTDOWN: Duration = Duration::from_secs(2);
@@ -143,6 +144,31 @@ fn a_hanging_driver_is_reported_and_blocks_nothing() {
     daemon.wait_until("silent", |daemon| has_value(daemon, RESPONSIVE, 0.0));
     let (took, log) = daemon.terminate();
     assert!(took < MAX_SHUTDOWN, "{took:?}: {log}");
+    node.library.set_script("machine discrete");
+}
+
+#[test]
+fn a_hanging_driver_does_not_silence_the_watchdog_of_systemd() {
+    let Some(node) = Node::new("machine discrete") else { return };
+    let folder = node.folder.path();
+    let patience = Duration::from_secs(3);
+    let notifications = Notifications::listen(folder);
+    let mut command = Command::new(binary());
+    command
+        .args(["run", "--web.listen-address=127.0.0.1:0", "--gpu.interval=200ms"])
+        .arg(format!("--storage.path={}", folder.join("data").display()))
+        .arg(format!("--path.kmsg={}", folder.join("kmsg").display()))
+        .arg(format!("--gpu.library={}", node.library.path().display()));
+    notifications.watch(&mut command, patience);
+    let daemon = Daemon::from_command(&mut command);
+    daemon.wait_until("responsive", |daemon| is_exported(daemon, "uma_gpu_memory_used_bytes"));
+    node.library.set_script("machine discrete\nstuck nvmlDeviceGetCount_v2");
+    let hung = Instant::now();
+    daemon.wait_until("silent", |daemon| has_value(daemon, RESPONSIVE, 0.0));
+    std::thread::sleep((2 * patience).saturating_sub(hung.elapsed()));
+    let silence = notifications.longest_silence(hung);
+    assert!(silence < patience, "systemd would have ended it after {silence:?}");
+    daemon.terminate();
     node.library.set_script("machine discrete");
 }
 

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::enabled;
-use crate::daemon::{Daemon, binary};
+use crate::daemon::{Daemon, Notifications, binary};
 
 const RECORDS: &str = "uma_black_box_records_total";
+/// Of the watchdog of systemd.
+const PATIENCE: Duration = Duration::from_secs(3);
 const UP: &str = "uma_scrape_collector_success{collector=\"black_box\"}";
 
 fn succeed(program: &str, arguments: &[&str]) {
@@ -91,7 +93,11 @@ fn real_black_box_survives_a_power_cut_and_a_hung_disk_stops_it_alone() {
     std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
     succeed("mkfs.ext4", &["-q", text(&image)]);
     let disk = Mounted::image(&image, &folder.path().join("mounted"));
-    let daemon = Daemon::start(&disk.0, &[]);
+    let notifications = Notifications::listen(folder.path());
+    let mut command = Command::new(binary());
+    command.args(["run", "--web.listen-address=127.0.0.1:0", "--storage.path", text(&disk.0)]);
+    notifications.watch(&mut command, PATIENCE);
+    let daemon = Daemon::from_command(&mut command);
     daemon.wait_until("recording", |daemon| {
         daemon.metrics().get(RECORDS).is_some_and(|records| *records >= 4.0)
     });
@@ -119,6 +125,9 @@ fn real_black_box_survives_a_power_cut_and_a_hung_disk_stops_it_alone() {
     assert_eq!(daemon.get("/-/healthy").0, 200);
     let late = daemon.metric("uma_samples_missed_total") - missed;
     assert!(late <= 2.0, "{late} samples were late while the disk hung");
+    std::thread::sleep((2 * PATIENCE).saturating_sub(frozen.elapsed()));
+    let silence = notifications.longest_silence(frozen);
+    assert!(silence < PATIENCE, "systemd would have ended it after {silence:?}");
     drop(hung);
     daemon.wait_until("recording again", |daemon| daemon.metric(UP) == 1.0);
     assert!(daemon.metric("uma_black_box_missed_records_total") >= stalls + 3.0);
