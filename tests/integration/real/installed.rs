@@ -1,21 +1,28 @@
 //! The package in a real systemd, the first process of a container on this machine's own files:
-//! installed, observing, acting under the hardened unit, hanging, upgraded, removed and purged.
+//! installed, observing, started by its socket, acting under the hardened unit with one drop-in
+//! at a time, hanging, upgraded, removed and purged.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{XattrFlags, setxattr};
 
 use super::enabled;
 
 /// A setting that no test measures.
 const SYSCTL: &str = "/proc/sys/vm/compaction_proactiveness";
 
-const RULES: &str = "
+const GROUP: &str = "
 groups:
 - name: test
   interval: 100ms
-  rules:
+  rules:";
+
+/// Of the drop-in `memory`.
+const MEMORY: &str = "
   - alert: Drops
     expr: uma_memory_free_bytes > 0
     remedy:
@@ -25,9 +32,6 @@ groups:
   - alert: Sets
     expr: uma_memory_free_bytes > 0
     remedy: {steps: [{set_sysctl: {vm.compaction_proactiveness: 21, for: 1h}}], cooldown: 1s}
-  - alert: Evicts
-    expr: uma_engine_phase{engine=\"loader\",phase=\"loading\"} == 1
-    remedy: {steps: [{evict_checkpoint: {behind: 64MiB, for: 1m}}], cooldown: 1h}
   - alert: Throttles
     expr: uma_engine_phase{engine=\"loader\",phase=\"loading\"} == 1
     remedy: {steps: [{throttle_readahead: {kib: 8, of: [/models], for: 1h}}], cooldown: 1s}
@@ -37,10 +41,25 @@ groups:
       aim: uma_memory_free_bytes > 1e15
       steps: [{reclaim: {engine: loader, bytes: 16MiB}}]
       cooldown: 1h
+";
+
+/// Of the drop-in `evict`.
+const EVICT: &str = "
+  - alert: Evicts
+    expr: uma_engine_phase{engine=\"loader\",phase=\"loading\"} == 1
+    remedy: {steps: [{evict_checkpoint: {behind: 64MiB, for: 1m}}], cooldown: 1h}
+";
+
+/// Of the drop-in `engines`.
+const ENGINES: &str = "
   - alert: Empties
     expr: |
       uma_engine_phase{phase=\"ready\"} == 1 and on(engine) uma_engine_info{kind=\"sglang\"} == 1
     remedy: {aim: uma_memory_free_bytes > 1e15, steps: [{empty_cache: {}}], cooldown: 1h}
+";
+
+/// Of the drop-in `stop`.
+const STOP: &str = "
   - alert: Stops
     expr: uma_engine_growth_bytes > 5e8
     remedy: {aim: uma_memory_free_bytes > 1e15, steps: [{stop_engine: {grace: 1s}}], cooldown: 1h}
@@ -55,13 +74,15 @@ engines:
 reboot: {way: sentinel, sentinel_file: /run/reboot-please, delay: 10s, minimum_uptime: 5m}
 ";
 
-/// Takes 300 MiB a second.
+/// Takes 300 MiB a second for four seconds, and ends by SIGKILL alone.
 const HOG: &str = "
-import time
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 a = []
-for i in range(60):
+for i in range(20):
     a.append(bytearray(64 << 20))
     time.sleep(0.2)
+time.sleep(120)
 ";
 /// Reads 50 MiB a second.
 const LOADER: &str = "
@@ -90,6 +111,29 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(('127.0.0.1', 30000), Handler).serve_forever()
 ";
 
+/// The API of a Docker without containers, at the socket of user 1.
+const ROOTLESS: &str = "
+import http.server, os, socketserver
+class Handler(http.server.BaseHTTPRequestHandler):
+    def address_string(self):
+        return 'local'
+    def do_GET(self):
+        is_list = self.path.split('?')[0].endswith('/containers/json')
+        self.send_response(200 if is_list else 404)
+        self.send_header('content-type', 'application/json')
+        self.send_header('content-length', '2')
+        self.end_headers()
+        self.wfile.write(b'[]' if is_list else b'{}')
+os.umask(0o077)
+socketserver.ThreadingUnixStreamServer('/run/user/1/docker.sock', Handler).serve_forever()
+";
+
+/// Where the drop-ins of the unit are.
+const DROP_INS: &str = "/etc/systemd/system/umawarden.service.d";
+
+/// What the tests need beside the drop-ins of remedies.
+const QUICK: &str = "[Service]\nWatchdogSec=4s\nTimeoutAbortSec=1s\n";
+
 struct System {
     name: String,
     folder: tempfile::TempDir,
@@ -107,15 +151,20 @@ impl System {
         fs::write(&model, vec![1; 600 << 20]).unwrap();
         // Dirty pages are not evicted.
         fs::File::open(&model).unwrap().sync_all().unwrap();
+        // Which of its pages are cached is seen only with a capability.
+        chown(&model, Some(65_534), Some(65_534)).unwrap();
         let system = Self { name, folder };
         let path = |part: &str| system.folder.path().join(part).display().to_string();
+        // They hide those of the machine, which Podman would copy into its own. A second mount at
+        // the same path would stay writable under `ProtectSystem=`.
+        for hidden in ["upper/run", "upper/tmp"] {
+            fs::create_dir(path(hidden)).unwrap();
+            setxattr(path(hidden), "trusted.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
+        }
+        fs::set_permissions(path("upper/tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
         let layers = format!("lowerdir=/,upperdir={},workdir={}", path("upper"), path("work"));
         let root = path("root");
         must("mount", &["-t", "overlay", "overlay", "-o", &layers, &root]);
-        for hidden in ["run", "tmp"] {
-            let hidden = system.folder.path().join("root").join(hidden);
-            must("mount", &["-t", "tmpfs", "none", &hidden.display().to_string()]);
-        }
         // The default limits may exceed those of the machine.
         let limits = ["--ulimit", "nofile=20000:20000", "--ulimit", "nproc=1000:1000"];
         let mut arguments = vec!["run", "--detach", "--name", &system.name, "--network=none"];
@@ -182,7 +231,53 @@ impl System {
     }
 
     fn history(&self) -> String {
-        String::from_utf8_lossy(&self.call(&["umawarden", "history"]).stdout).into_owned()
+        String::from_utf8_lossy(&self.call(&["umawarden", "history", "--limit", "0"]).stdout)
+            .into_owned()
+    }
+
+    /// Begins anew with these rules, and with a drop-in as `umawarden print drop-in` prints it: all
+    /// of them for no name.
+    fn restart(&self, drop_in: Option<&str>, rules: &str) {
+        self.write("/etc/umawarden/rules.yaml", rules);
+        self.sh(&format!("rm -rf {DROP_INS} && mkdir {DROP_INS}"));
+        self.write(&format!("{DROP_INS}/quick.conf"), QUICK);
+        if let Some(name) = drop_in {
+            self.sh(&format!("umawarden print drop-in {name} >{DROP_INS}/acting.conf"));
+        }
+        self.must(&["systemctl", "daemon-reload"]);
+        // The limit of starts is for a daemon that fails.
+        self.must(&["systemctl", "reset-failed", "umawarden"]);
+        self.must(&["systemctl", "restart", "umawarden"]);
+    }
+
+    /// Runs a command as a service with these properties.
+    fn begin(&self, name: &str, properties: &[&str], command: &[&str]) {
+        let unit = format!("--unit={name}");
+        let run = ["systemd-run", "--collect", unit.as_str()];
+        self.must(&[&run[..], properties, command].concat());
+    }
+
+    fn begin_engine(&self, name: &str) {
+        let program = format!("/usr/local/bin/{name}");
+        let script = format!("/usr/local/{name}.py");
+        // Another user than the daemon's.
+        let properties = ["--uid=daemon", "--setenv=PYTHONHOME=/usr"];
+        self.begin(name, &properties, &[&program, &script]);
+    }
+
+    fn end(&self, name: &str) {
+        // A service that has ended is not known any more.
+        self.call(&["systemctl", "kill", "--signal=KILL", name]);
+        self.call(&["systemctl", "stop", name]);
+    }
+
+    fn wait_for_outcome(&self, outcome: &str) {
+        let outcome = format!(": {outcome}");
+        self.wait_for(&outcome, 40, |system| system.history().contains(&outcome));
+    }
+
+    fn runs(&self, name: &str) -> bool {
+        self.call(&["pgrep", "-x", name]).status.success()
     }
 
     fn install(&self, package: &Path) {
@@ -198,10 +293,7 @@ impl Drop for System {
         let _ = Command::new("podman")
             .args(["--cgroup-manager=cgroupfs", "rm", "--force", "--time=3", &self.name])
             .output();
-        for part in ["root/run", "root/tmp", "root"] {
-            let path = self.folder.path().join(part);
-            let _ = Command::new("umount").arg(path).output();
-        }
+        let _ = Command::new("umount").arg(self.folder.path().join("root")).output();
     }
 }
 
@@ -247,8 +339,16 @@ fn the_package_observes_acts_recovers_and_is_upgraded_and_removed_without_a_trac
     let system = System::start();
     system.install(&package);
     observes(&system);
-    acts(&system);
+    is_started_by_its_socket(&system);
+    prepare_engines(&system);
+    stops(&system);
+    evicts(&system);
+    empties(&system);
+    queries_a_rootless_server(&system);
+    corrects_memory(&system);
     requests_a_reboot(&system);
+    let rules = [GROUP, MEMORY, EVICT, ENGINES, STOP].concat();
+    system.restart(Some(""), &rules);
     recovers_from_a_hang(&system);
     is_upgraded(&system, &package);
     assert_eq!(fs::read_to_string(SYSCTL).unwrap().trim(), "21");
@@ -271,9 +371,8 @@ fn observes(system: &System) {
     assert_eq!(system.must(&["systemctl", "is-enabled", "umawarden"]).trim(), "enabled");
     system.must(&["umawarden", "config", "check"]);
     // What acting lacks is in the log, with the drop-in that gives it.
-    let folder = "/etc/systemd/system/umawarden.service.d";
     system.write(
-        &format!("{folder}/debug.conf"),
+        &format!("{DROP_INS}/debug.conf"),
         "[Service]\nEnvironment=UMAWARDEN_LOG_LEVEL=debug\n",
     );
     system.must(&["systemctl", "daemon-reload"]);
@@ -282,61 +381,122 @@ fn observes(system: &System) {
         let log = system.log();
         log.contains("print drop-in memory") && log.contains("print drop-in stop")
     });
-    system.sh(&format!("rm -r {folder}"));
+    system.sh(&format!("rm -r {DROP_INS}"));
     let log = system.log();
     assert!(!log.contains("ERROR"), "{log}");
 }
 
-fn acts(system: &System) {
-    system.write("/etc/umawarden/umawarden.yaml", CONFIGURATION);
-    system.write("/etc/umawarden/rules.yaml", RULES);
-    let folder = "/etc/systemd/system/umawarden.service.d";
-    system.sh(&format!("mkdir -p {folder} && umawarden print drop-in >{folder}/acting.conf"));
-    system
-        .write(&format!("{folder}/quick.conf"), "[Service]\nWatchdogSec=4s\nTimeoutAbortSec=1s\n");
+/// As in `docs/src/reference/configuration.md`.
+fn is_started_by_its_socket(system: &System) {
     system.must(&["systemctl", "daemon-reload"]);
-    system.must(&["systemctl", "restart", "umawarden"]);
+    system.must(&["systemctl", "stop", "umawarden"]);
+    system.sh("echo 'web: {systemd_socket: true}' >>/etc/umawarden/umawarden.yaml");
+    system.must(&["systemctl", "start", "umawarden.socket"]);
+    assert_eq!(system.property("ActiveState"), "inactive");
+    system.wait_for("sampled", 20, |system| system.scrape().contains("uma_memory_free_bytes "));
+    assert_eq!(system.property("ActiveState"), "active");
+    assert_eq!(system.property("TriggeredBy"), "umawarden.socket");
+    system.must(&["systemctl", "stop", "umawarden.socket", "umawarden"]);
+    assert_eq!(system.scrape(), "", "nothing listens");
+}
+
+fn prepare_engines(system: &System) {
+    system.write("/etc/umawarden/umawarden.yaml", CONFIGURATION);
     system.write("/usr/local/hog.py", HOG);
     system.write("/usr/local/loader.py", LOADER);
+    system.write("/usr/local/rootless.py", ROOTLESS);
     system.sh("cp $(readlink -f /usr/bin/python3) /usr/local/bin/loader");
     system.sh("cp /usr/local/bin/loader /usr/local/bin/hog");
+    system.sh("chmod a+rx /usr/local/bin/loader /usr/local/bin/hog /usr/local/*.py");
     system.write("/usr/local/fake/sglang/__init__.py", "");
     system.write("/usr/local/fake/sglang/launch_server.py", SGLANG);
-    let answers =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/engines/answers/sglang.json");
-    let run = ["systemd-run", "--unit=sglang", "--setenv=PYTHONPATH=/usr/local/fake"];
-    let serve = ["/usr/bin/python3", "-m", "sglang.launch_server", answers, "--port", "30000"];
-    system.must(&[&run[..], &serve].concat());
-    for engine in ["loader", "hog"] {
-        let program = format!("/usr/local/bin/{engine}");
-        let script = format!("/usr/local/{engine}.py");
-        let unit = format!("--unit={engine}");
-        system.must(&["systemd-run", &unit, "--setenv=PYTHONHOME=/usr", &program, &script]);
-        // Growth at the same time would have two suspects.
-        std::thread::sleep(Duration::from_secs(3));
-    }
-    for action in [
-        "drop_caches",
-        "compact_memory",
-        "set_sysctl",
-        "throttle_readahead",
-        "evict_checkpoint",
-        "reclaim",
-        "stop_engine",
-        "empty_cache",
-    ] {
-        let done = format!(": {action} done");
-        system.wait_for(&done, 40, |system| system.history().contains(&done));
-    }
+}
+
+/// With its drop-in an engine of another user is stopped. Without it the log and the outcome name
+/// the capability.
+fn stops(system: &System) {
+    let lack = "not available: action stop_engine: without CAP_KILL";
+    system.restart(Some("stop"), &[GROUP, STOP].concat());
+    system.begin_engine("hog");
+    system.wait_for_outcome("stop_engine done");
+    system.wait_for("stopped", 10, |system| !system.runs("hog"));
+    let log = system.log();
+    assert!(!log.contains(lack), "{log}");
+    // The cooldown of a rule outlives a restart.
+    let in_vain = STOP.replace("Stops", "StopsInVain");
+    system.restart(None, &format!("{GROUP}{in_vain}"));
+    system.wait_for("naming what it lacks", 20, |system| {
+        let log = system.log();
+        let line = log.lines().find(|line| line.contains(lack));
+        line.is_some_and(|line| line.contains("umawarden print drop-in stop"))
+    });
+    system.begin_engine("hog");
+    system.wait_for_outcome("stop_engine failed");
+    assert!(system.history().contains("CAP_KILL"), "{}", system.history());
+    assert!(system.runs("hog"), "it cannot be stopped");
+    system.end("hog");
+}
+
+fn evicts(system: &System) {
+    system.restart(Some("evict"), &[GROUP, EVICT].concat());
+    system.begin_engine("loader");
+    system.wait_for_outcome("evict_checkpoint done");
     system.wait_for("evicting", 30, |system| {
         let metrics = system.scrape();
         let evicted = metrics.lines().find(|line| line.starts_with("uma_evicted_bytes_total"));
         evicted.is_some_and(|line| !line.ends_with(" 0"))
     });
-    assert!(!system.call(&["pgrep", "hog"]).status.success(), "the hog was stopped");
+    system.end("loader");
+}
+
+/// The server can be reached only from within a network of its own.
+fn empties(system: &System) {
+    let answers =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/engines/answers/sglang.json");
+    let properties = ["--property=PrivateNetwork=yes", "--setenv=PYTHONPATH=/usr/local/fake"];
+    let serve = ["/usr/bin/python3", "-m", "sglang.launch_server", answers, "--port", "30000"];
+    system.begin("sglang", &properties, &serve);
+    system.restart(Some("engines"), &[GROUP, ENGINES].concat());
+    system.wait_for_outcome("empty_cache done");
+    let log = system.log();
+    assert!(log.contains("within its own network"), "{log}");
+    system.end("sglang");
+}
+
+fn queries_a_rootless_server(system: &System) {
+    let configuration =
+        format!("{CONFIGURATION}path: {{docker_socket: /run/user/1/docker.sock}}\n");
+    system.write("/etc/umawarden/umawarden.yaml", &configuration);
+    system.sh("mkdir -p /run/user/1 && chown daemon /run/user/1 && chmod 700 /run/user/1");
+    let serve = ["/usr/bin/python3", "/usr/local/rootless.py"];
+    system.begin("rootless", &["--uid=daemon"], &serve);
+    system.wait_for("serving", 20, |system| {
+        system.call(&["test", "-S", "/run/user/1/docker.sock"]).status.success()
+    });
+    let is_queried = |system: &System| {
+        let log = system.must(&["journalctl", "--no-pager", "--unit=rootless"]);
+        log.contains("/containers/json")
+    };
+    system.restart(None, "groups: []\n");
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!is_queried(system), "without its drop-in");
+    system.restart(Some("rootless"), "groups: []\n");
+    system.wait_for("queried", 20, is_queried);
+    system.end("rootless");
+    system.write("/etc/umawarden/umawarden.yaml", CONFIGURATION);
+}
+
+fn corrects_memory(system: &System) {
+    system.restart(Some("memory"), &[GROUP, MEMORY].concat());
+    system.begin_engine("loader");
+    for action in ["drop_caches", "compact_memory", "set_sysctl", "throttle_readahead", "reclaim"] {
+        system.wait_for_outcome(&format!("{action} done"));
+    }
+    system.end("loader");
 }
 
 fn requests_a_reboot(system: &System) {
+    system.restart(Some("reboot"), "groups: []\n");
     let ignored = ["budget", "uptime", "users", "engines", "alerts", "windows", "slot"];
     let mut order = vec!["umawarden", "reboot", "--why", "test", "--delay", "0s"];
     order.extend(ignored.iter().flat_map(|one| ["--force", one]));
@@ -353,6 +513,11 @@ fn recovers_from_a_hang(system: &System) {
     system.wait_for("restarted", 40, |system| system.property("NRestarts") == "1");
     system.wait_for("active", 20, |system| system.property("ActiveState") == "active");
     assert_ne!(system.property("MainPID"), hung);
+    let log = system.log();
+    assert!(log.contains("Watchdog timeout"), "{log}");
+    // The journal outlives it.
+    assert!(system.history().contains("stop_engine done"), "{}", system.history());
+    system.wait_for("journalling", 20, |system| system.scrape().contains("uma_journal_up 1"));
 }
 
 fn is_upgraded(system: &System, package: &Path) {
