@@ -71,8 +71,9 @@ fn remedy(error: &io::Error) -> &'static str {
              namespace is not enough)"
         }
         Some(Errno::ROFS) => {
-            "/proc is mounted read-only, as containers do: run privileged, or mount the host's \
-             /proc and name it with --path.procfs"
+            "/proc/sys is mounted read-only: with the packaged unit `umawarden print drop-in \
+             memory`; in a container run privileged, or mount the host's /proc and name it with \
+             --path.procfs"
         }
         Some(Errno::NOENT) => {
             "this kernel does not offer it (compact_memory needs CONFIG_COMPACTION), or \

@@ -230,7 +230,9 @@ fn a_read_only_proc_is_reported_as_read_only() {
     };
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(
-        printed.contains("(os error 30)") && printed.contains("mounted read-only"),
+        printed.contains("(os error 30)")
+            && printed
+                .contains("mounted read-only: with the packaged unit `umawarden print drop-in"),
         "{printed}"
     );
 }

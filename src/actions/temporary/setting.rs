@@ -138,8 +138,9 @@ fn remedy(error: &io::Error, setting: &Setting) -> &'static str {
             "run as uid 0 of the host"
         }
         (Some(Errno::ROFS), _) => {
-            "it is mounted read-only, as containers do: run privileged, or mount the host's /proc \
-             and /sys and name them with --path.procfs and --path.sysfs"
+            "it is mounted read-only: with the packaged unit `umawarden print drop-in memory`; in \
+             a container run privileged, or mount the host's /proc and /sys and name them with \
+             --path.procfs and --path.sysfs"
         }
         (Some(Errno::INVAL), _) => "this kernel does not take that value",
         (Some(Errno::NOENT), Setting::Sysctl(_)) => {
