@@ -1,7 +1,9 @@
 //! The executor of the Kubernetes lane: taints and cordons of this machine's node.
 //!
 //! What a decision has changed is recorded in the node itself, and undone by the policy, at the end
-//! of the program, and after a crash at the next start.
+//! of the program, and after a crash at the next start. A pod of a DaemonSet that another pod
+//! replaces leaves it to that pod, which undoes it once it knows the node: otherwise pods that wait
+//! would be placed on an unfit node in the gap.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{Act, Executor, Performed};
 use crate::clients::kubernetes::{ApiError, Change, Held, Holder, NodeApi};
-use crate::model::{Action, DecisionId, KubernetesAccess, OutcomeResult};
+use crate::model::{Action, DaemonSetName, DecisionId, KubernetesAccess, OutcomeResult};
 
 /// A request of a killed process may be carried out after the first undo of the next one.
 const PASSES: u32 = 2;
@@ -21,10 +23,16 @@ const MOST_SKIPPED: u32 = 31;
 /// Takes whether a request of an executor succeeded.
 pub type CountRequest = Box<dyn Fn(bool) + Send>;
 
+/// Says whether alerts that do not fire show that the node is well.
+pub type SettledCheck = Box<dyn Fn() -> bool + Send>;
+
 /// Changes a node.
 pub struct NodeExecutor {
     access: KubernetesAccess,
     count: CountRequest,
+    /// What runs the next pod of umawarden on this node.
+    daemon_set: Option<DaemonSetName>,
+    has_settled: SettledCheck,
     /// Made with the first act, and anew after an error: a kubeconfig may have changed.
     connection: Option<(Runtime, NodeApi)>,
     leftovers: Leftovers,
@@ -40,6 +48,8 @@ struct Leftovers {
     failures: u32,
     /// Calls of `tend` that are let pass.
     skipped: u32,
+    /// Whether that is undone which an orderly end has left.
+    is_handover_over: bool,
 }
 
 impl fmt::Debug for NodeExecutor {
@@ -54,6 +64,8 @@ impl NodeExecutor {
         Self {
             access,
             count: Box::new(|_| {}),
+            daemon_set: None,
+            has_settled: Box::new(|| true),
             connection: None,
             leftovers: Leftovers::default(),
             own: BTreeSet::new(),
@@ -63,6 +75,16 @@ impl NodeExecutor {
     /// Has each change counted.
     pub fn counting(self, count: CountRequest) -> Self {
         Self { count, ..self }
+    }
+
+    /// Leaves taints and cordons to the next pod of that DaemonSet. Those that were left to this one
+    /// are undone once `has_settled`.
+    pub fn handing_over(
+        self,
+        daemon_set: Option<DaemonSetName>,
+        has_settled: SettledCheck,
+    ) -> Self {
+        Self { daemon_set, has_settled, ..self }
     }
 
     /// Changes the node. Returns in words what that did.
@@ -87,10 +109,17 @@ impl NodeExecutor {
         result.map_err(|error| error.to_string())
     }
 
+    /// Undoes what a killed run has set, and once the node is known what an orderly end has left.
     fn undo_leftovers(&mut self) {
-        match self.change(&Change::ReleaseDecisions(self.own.clone())) {
+        let change = match self.leftovers.passes < PASSES {
+            true => Change::ReleaseDecisions(self.own.clone()),
+            false => Change::ReleaseLeft,
+        };
+        match self.change(&change) {
             Ok(effect) => {
+                self.leftovers.is_handover_over |= change == Change::ReleaseLeft;
                 self.leftovers.passes += 1;
+                self.leftovers.failures = 0;
                 tracing::debug!(effect, "changes of an earlier run in the Kubernetes node");
             }
             Err(error) => {
@@ -103,6 +132,26 @@ impl NodeExecutor {
                 self.leftovers.skipped =
                     ((1 << self.leftovers.failures.min(5)) - 1).min(MOST_SKIPPED);
                 self.leftovers.failures += 1;
+            }
+        }
+    }
+
+    /// Leaves taints and cordons to the next pod, if there will be one. Returns whether it has.
+    fn hand_over(&mut self) -> bool {
+        let may_hold = !self.own.is_empty() || !self.leftovers.is_handover_over;
+        let Some(daemon_set) = self.daemon_set.clone().filter(|_| may_hold) else { return false };
+        let followed = self.ask(async |api| api.has_successor(&daemon_set).await);
+        match followed.and_then(|()| self.change(&Change::Leave)) {
+            Ok(effect) => {
+                tracing::info!(
+                    effect,
+                    "the next pod takes over what is set in the Kubernetes node"
+                );
+                true
+            }
+            Err(why) => {
+                tracing::info!("taints and cordons of this node are undone: {why}");
+                false
             }
         }
     }
@@ -137,7 +186,8 @@ impl Executor for NodeExecutor {
             Err(error) => {
                 // A request without a response may still be carried out.
                 if self.own.remove(&act.id) {
-                    self.leftovers = Leftovers::default();
+                    let is_handover_over = self.leftovers.is_handover_over;
+                    self.leftovers = Leftovers { is_handover_over, ..Leftovers::default() };
                 }
                 OutcomeResult::Failed(error).into()
             }
@@ -145,18 +195,22 @@ impl Executor for NodeExecutor {
     }
 
     fn is_unfinished(&self) -> bool {
-        self.leftovers.passes < PASSES
+        self.leftovers.passes < PASSES || !self.leftovers.is_handover_over
     }
 
     fn tend(&mut self) {
         match self.leftovers.skipped {
-            0 => self.undo_leftovers(),
+            0 if self.leftovers.passes < PASSES || (self.has_settled)() => self.undo_leftovers(),
+            0 => {}
             _ => self.leftovers.skipped -= 1,
         }
     }
 
     fn end(&mut self) {
-        if let Err(error) = self.change(&Change::ReleaseDecisions(BTreeSet::new())) {
+        if self.hand_over() {
+            return;
+        }
+        if let Err(error) = self.change(&Change::ReleaseAll) {
             tracing::warn!(
                 "a taint or a cordon may be left in the Kubernetes node: {error}; the next start \
                  undoes it"
@@ -172,7 +226,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::clients::kubernetes::scripted::serve;
+    use crate::clients::kubernetes::scripted::{merge, serve};
+    use crate::model::{Taint, TaintEffect};
 
     /// With conditions and events off, nothing else shows that there is a cluster.
     #[test]
@@ -188,6 +243,59 @@ mod tests {
             let mut executor = NodeExecutor::new(access).counting(Box::new(count));
             executor.begin();
             assert_eq!(*counted.lock().unwrap(), [is_success]);
+        }
+    }
+
+    /// What the chart makes, as far as it is read.
+    fn daemon_set() -> serde_json::Value {
+        json!({"spec": {"template": {
+            "metadata": {"annotations": {"umawarden.dev/takes-over": "true"}},
+            "spec": {"tolerations": [{"operator": "Exists"}]},
+        }}})
+    }
+
+    /// An update of the DaemonSet, and its removal.
+    #[test]
+    fn a_taint_stays_until_the_next_pod_knows_the_node_but_not_where_none_follows() {
+        for is_followed in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let node = Arc::new(Mutex::new(json!({"metadata": {}, "spec": {}})));
+            let served = Arc::clone(&node);
+            let (access, _) = serve(folder.path(), move |line, body| {
+                if line.contains("/namespaces/gpu/daemonsets/umawarden") {
+                    return if is_followed { (200, daemon_set()) } else { (404, json!({})) };
+                }
+                let mut node = served.lock().unwrap();
+                if line.starts_with("PATCH") {
+                    merge(&mut node, body);
+                }
+                (200, node.clone())
+            });
+            let is_tainted = || node.lock().unwrap()["spec"]["taints"].is_array();
+            let executor = |has_settled: bool| {
+                let [namespace, name] = ["gpu", "umawarden"].map(str::to_owned);
+                let daemon_set = Some(DaemonSetName { namespace, name });
+                let settled = Box::new(move || has_settled);
+                NodeExecutor::new(access.clone()).handing_over(daemon_set, settled)
+            };
+            let mut first = executor(true);
+            first.begin();
+            let (key, by) = ("a".to_owned(), Holder::Decision(DecisionId(1)));
+            let taint = Some(Taint { key, value: None, effect: TaintEffect::NoSchedule });
+            first.change(&Change::Hold(Held { by, taint })).unwrap();
+            first.own.insert(DecisionId(1));
+            first.end();
+            assert_eq!(is_tainted(), is_followed);
+            let mut next = executor(false);
+            next.begin();
+            for _ in 0..5 {
+                next.tend();
+            }
+            assert_eq!(is_tainted(), is_followed, "nothing is known of the node");
+            assert!(next.is_unfinished());
+            next.has_settled = Box::new(|| true);
+            next.tend();
+            assert!(!is_tainted() && !next.is_unfinished());
         }
     }
 }

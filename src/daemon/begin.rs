@@ -432,7 +432,7 @@ fn start_worker(
         brake,
         start: lane(Box::new(start)),
         reboot: lane(Box::new(reboot)),
-        kubernetes: kubernetes::executor(&loaded.settings, cluster).map(lane),
+        kubernetes: kubernetes::executor(&loaded.settings, cluster, status).map(lane),
         outcomes,
         wake: Box::new(move || wake.notify()),
         clock: clock::now,

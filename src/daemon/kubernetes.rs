@@ -8,9 +8,9 @@ use arc_swap::ArcSwap;
 use super::clock;
 use crate::actions::{Executor, NodeExecutor, RebootExecutor};
 use crate::config::settings::Settings;
-use crate::kubernetes::KubernetesSetup;
 pub(super) use crate::kubernetes::{Kubernetes, Tally};
-use crate::model::{Reading, SeriesKey};
+use crate::kubernetes::{KubernetesSetup, has_settled};
+use crate::model::{KubernetesSettings, Reading, SeriesKey};
 use crate::policy::status::Status;
 
 /// Starts the thread if there is a cluster.
@@ -31,15 +31,19 @@ pub(super) fn start(
 pub(super) fn executor(
     settings: &Settings,
     kubernetes: &Kubernetes,
+    status: &Arc<ArcSwap<Status>>,
 ) -> Option<Box<dyn Executor + Send>> {
-    let access = settings.kubernetes.as_ref()?.access.clone();
+    let KubernetesSettings { access, daemon_set, .. } = settings.kubernetes.as_ref()?.clone();
     let tally = kubernetes.tally().cloned();
     let count = move |is_success| {
         if let Some(tally) = &tally {
             tally.asked(is_success, clock::now().utc_ms());
         }
     };
-    Some(Box::new(NodeExecutor::new(access).counting(Box::new(count))))
+    let status = Arc::clone(status);
+    let has_settled = move || has_settled(&status.load());
+    let executor = NodeExecutor::new(access).counting(Box::new(count));
+    Some(Box::new(executor.handing_over(daemon_set, Box::new(has_settled))))
 }
 
 /// Has pods of this node's engines evicted before a reboot, as the snapshot knows them.

@@ -35,7 +35,11 @@ pub(super) fn start(settings: &Settings, _: &Arc<ArcSwap<Status>>) -> anyhow::Re
     Ok(Kubernetes)
 }
 
-pub(super) fn executor(_: &Settings, _: &Kubernetes) -> Option<Box<dyn Executor + Send>> {
+pub(super) fn executor(
+    _: &Settings,
+    _: &Kubernetes,
+    _: &Arc<ArcSwap<Status>>,
+) -> Option<Box<dyn Executor + Send>> {
     None
 }
 

@@ -47,7 +47,7 @@ pub(super) fn states(
 }
 
 /// Whether an alert that does not fire shows that nothing is wrong.
-fn has_settled(status: &Status) -> bool {
+pub fn has_settled(status: &Status) -> bool {
     let watched = status.at.uptime.saturating_sub(status.started.uptime);
     let is_well = matches!(status.assessment.state, MemoryState::Clean | MemoryState::InUse);
     watched >= if is_well { WELL_AFTER } else { SETTLES_AFTER }

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 
 use crate::model::{KubernetesSettings, Moment};
 use crate::policy::status::Status;
+pub use conditions::has_settled;
 use publisher::Publisher;
 pub use tally::Tally;
 

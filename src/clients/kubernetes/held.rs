@@ -21,6 +21,8 @@ const HELD: &str = "umawarden.dev/held";
 pub enum Holder {
     /// A rule's decision.
     Decision(DecisionId),
+    /// A decision of a run that has ended in order: the next run undoes it once it knows better.
+    Left(DecisionId),
     /// The reboot, which the change outlasts.
     Reboot,
 }
@@ -42,19 +44,27 @@ pub enum Change {
     Hold(Held),
     /// Undo it.
     Release(Holder),
-    /// Undo what decisions have set but for these, in this run or an earlier one.
+    /// Undo what decisions have set but for these, in this run or one that was killed.
     ReleaseDecisions(BTreeSet<DecisionId>),
+    /// Keep what decisions have set for the next run.
+    Leave,
+    /// Undo what an earlier run has left.
+    ReleaseLeft,
+    /// Undo what decisions have set in any run.
+    ReleaseAll,
 }
 
 impl Change {
     fn releases(&self, held: &Held) -> bool {
         match self {
-            Self::Hold(_) => false,
+            Self::Hold(_) | Self::Leave => false,
             Self::Release(holder) => held.by == *holder,
             Self::ReleaseDecisions(kept) => match held.by {
                 Holder::Decision(decision) => !kept.contains(&decision),
-                Holder::Reboot => false,
+                Holder::Left(_) | Holder::Reboot => false,
             },
+            Self::ReleaseLeft => matches!(held.by, Holder::Left(_)),
+            Self::ReleaseAll => held.by != Holder::Reboot,
         }
     }
 }
@@ -114,6 +124,8 @@ struct Metadata {
     resource_version: String,
     #[serde(default)]
     annotations: BTreeMap<String, String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -134,6 +146,11 @@ impl NodeState {
     /// The conditions that the node has.
     pub fn conditions(&self) -> Vec<Reported> {
         self.status.conditions.iter().filter_map(Reported::read).collect()
+    }
+
+    /// The node's labels.
+    pub(super) fn labels(&self) -> &BTreeMap<String, String> {
+        &self.metadata.labels
     }
 
     /// What umawarden has changed.
@@ -158,7 +175,11 @@ impl NodeState {
         })?;
         Ok(match change {
             Change::Hold(new) => self.hold(held, new),
-            Change::Release(_) | Change::ReleaseDecisions(_) => self.release(held, change),
+            Change::Leave => self.leave(held),
+            Change::Release(_)
+            | Change::ReleaseDecisions(_)
+            | Change::ReleaseLeft
+            | Change::ReleaseAll => self.release(held, change),
         })
     }
 
@@ -184,6 +205,24 @@ impl NodeState {
             None => spec["unschedulable"] = true.into(),
         }
         Plan { patch: Some(self.patch(&held, spec)), effect }
+    }
+
+    fn leave(&self, mut held: Vec<Held>) -> Plan {
+        let (mut kept, mut is_changed) = (Vec::new(), false);
+        for one in &mut held {
+            if let Holder::Decision(decision) = one.by {
+                one.by = Holder::Left(decision);
+                is_changed = true;
+            }
+            if matches!(one.by, Holder::Left(_)) {
+                kept.push(format!("the node stays {}", Said(&one.taint)));
+            }
+        }
+        let effect = match kept.is_empty() {
+            true => "nothing was to be kept".to_owned(),
+            false => kept.join(", "),
+        };
+        Plan { patch: is_changed.then(|| self.patch(&held, json!({}))), effect }
     }
 
     fn release(&self, held: Vec<Held>, change: &Change) -> Plan {

@@ -2,6 +2,7 @@
 //!
 //! Every request has a time limit, and every response a size limit. Nothing is retried here.
 
+mod daemon_set;
 mod held;
 #[cfg(test)]
 pub mod scripted;
@@ -22,7 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::model::{KubernetesAccess, printable_beginning};
+use crate::model::{DaemonSetName, KubernetesAccess, printable_beginning};
 
 pub use held::{Change, Held, Holder, NodeState, Plan, Reported};
 
@@ -253,6 +254,21 @@ impl NodeApi {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Whether another pod of that DaemonSet follows on this node, and takes over what this one
+    /// leaves.
+    ///
+    /// # Errors
+    /// None does, or whether one does is not known: see [`ApiError`].
+    pub async fn has_successor(&self, set: &DaemonSetName) -> Result<(), ApiError> {
+        let path = format!("/apis/apps/v1/namespaces/{}/daemonsets", set.namespace);
+        let request = ApiRequest::new(path).get(&set.name, &GetParams::default());
+        let found: Value = self.ask("read the DaemonSet of umawarden", request).await?;
+        let state = self.state().await?;
+        daemon_set::check(&found, state.labels()).map_err(|why| {
+            ApiError::Unusable(format!("no pod of the DaemonSet {set} follows: {why}"))
+        })
     }
 
     /// Merges fields into the status of the node; lists with a key are merged by it.

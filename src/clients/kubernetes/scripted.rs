@@ -46,6 +46,23 @@ pub fn serve(
     (KubernetesAccess { node: Some("n".to_owned()), kubeconfig: Some(kubeconfig) }, requests)
 }
 
+/// A merge patch, RFC 7386.
+pub fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in patch {
+        match value {
+            Value::Null => drop(target.as_object_mut().unwrap().remove(key)),
+            value => merge(&mut target[key.as_str()], value),
+        }
+    }
+}
+
 fn read(stream: &mut TcpStream) -> Option<(String, Value)> {
     let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
     loop {

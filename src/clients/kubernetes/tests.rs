@@ -4,6 +4,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
+use super::scripted::merge;
 use super::*;
 use crate::model::{DecisionId, Taint, TaintEffect};
 
@@ -16,28 +17,11 @@ fn held(decision: u64, taint: Option<Taint>) -> Held {
 }
 
 fn release_all() -> Change {
-    Change::ReleaseDecisions([].into())
+    Change::ReleaseAll
 }
 
 fn state(node: &Value) -> NodeState {
     serde_json::from_value(node.clone()).unwrap()
-}
-
-/// A merge patch, RFC 7386.
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in patch {
-        match value {
-            Value::Null => drop(target.as_object_mut().unwrap().remove(key)),
-            value => merge(&mut target[key.as_str()], value),
-        }
-    }
 }
 
 fn apply(node: &mut Value, change: &Change) -> String {
@@ -116,6 +100,29 @@ fn what_this_run_has_set_outlasts_the_undo_of_an_earlier_one() {
     assert_eq!(state(&node).held().unwrap(), [held(2, Some(taint("b")))]);
 }
 
+/// A taint stays without a gap while pods of umawarden are replaced.
+#[test]
+fn what_a_run_leaves_stays_until_the_next_run_knows_better() {
+    let mut node = node();
+    let before = node["spec"].clone();
+    apply(&mut node, &Change::Hold(held(1, Some(taint("a")))));
+    apply(&mut node, &Change::Hold(held(2, None)));
+    apply(&mut node, &Change::Hold(Held { by: Holder::Reboot, taint: None }));
+    let during = node["spec"].clone();
+    let effect = apply(&mut node, &Change::Leave);
+    assert_eq!(effect, "the node stays tainted with a:NoSchedule, the node stays cordoned");
+    apply(&mut node, &Change::ReleaseDecisions([].into()));
+    assert_eq!(node["spec"], during, "the start of the next run undoes nothing");
+    // It finds the node to be as bad, for the taint.
+    apply(&mut node, &Change::Hold(held(3, Some(taint("a")))));
+    apply(&mut node, &Change::ReleaseLeft);
+    assert_eq!(node["spec"], during, "the reboot still wants the cordon");
+    apply(&mut node, &Change::Release(Holder::Reboot));
+    apply(&mut node, &Change::Release(Holder::Decision(DecisionId(3))));
+    assert_eq!(node["spec"], before);
+    assert_eq!(state(&node).plan(&Change::Leave).unwrap().patch, None);
+}
+
 #[test]
 fn a_damaged_record_is_left_alone() {
     let mut node = node();
@@ -130,7 +137,7 @@ proptest! {
     /// Whatever is set in whatever order: once all is released, the node is as it was.
     #[test]
     fn nothing_of_ours_is_left_and_nothing_of_others_is_lost(
-        steps in prop::collection::vec((0u64..4, 0usize..4, any::<bool>()), 0..20),
+        steps in prop::collection::vec((0u64..5, 0usize..4, any::<bool>()), 0..20),
         cordoned: bool,
         foreign in prop::collection::btree_set(0usize..3, 0..3),
     ) {
@@ -146,6 +153,10 @@ proptest! {
         }
         let before = node["spec"].clone();
         for (decision, what, holds) in steps {
+            if decision == 4 {
+                apply(&mut node, &Change::Leave);
+                continue;
+            }
             let by = match decision {
                 0 => Holder::Reboot,
                 decision => Holder::Decision(DecisionId(decision)),

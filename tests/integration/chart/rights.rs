@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{container, daemon_set, objects, only, read, strings};
+use super::{configuration, container, daemon_set, objects, only, read, strings, yaml};
 
 /// A version of Kubernetes whose objects the chart makes.
 const VERSION: &str = "1.31.0";
@@ -105,6 +105,35 @@ fn the_role_has_the_rights_of_the_features_that_are_on_and_no_other() {
             assert_eq!(subject["name"], pod["serviceAccountName"]);
             assert_eq!(subject["namespace"], "umawarden");
         }
+    }
+}
+
+/// A pod leaves its taints to the next one only where the DaemonSet says that there is one.
+#[test]
+fn pods_that_may_taint_can_read_their_own_daemon_set_and_no_other() {
+    for (values, hands_over) in [
+        (json!({"enforce": ["cordon"]}), true),
+        (json!({"rights": ["cordon"]}), true),
+        (json!({"enforce": ["evict"], "kubernetes": {"drain": "cordon"}}), false),
+    ] {
+        let Some(objects) = objects(&values, VERSION) else { return };
+        let role = only(&objects, "Role", "umawarden");
+        assert_eq!(role.is_some(), hands_over, "{values}");
+        assert_eq!(only(&objects, "RoleBinding", "umawarden").is_some(), hands_over, "{values}");
+        let annotations = &daemon_set(&objects)["spec"]["template"]["metadata"]["annotations"];
+        assert_eq!(annotations["umawarden.dev/takes-over"] == "true", hands_over, "{values}");
+        let settings = yaml(configuration(&objects));
+        let named = &settings["kubernetes"]["daemon_set"];
+        let Some(role) = role else {
+            assert_eq!(*named, Value::Null, "{values}");
+            continue;
+        };
+        let rule = json!({"apiGroups": ["apps"], "resources": ["daemonsets"],
+            "resourceNames": ["umawarden"], "verbs": ["get"]});
+        assert_eq!(role["rules"], json!([rule]));
+        let metadata = &daemon_set(&objects)["metadata"];
+        let [namespace, name] = ["namespace", "name"].map(|key| metadata[key].as_str().unwrap());
+        assert_eq!(*named, format!("{namespace}/{name}"));
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Content {
     pub node: Value,
     pub events: BTreeMap<String, Value>,
     pub pods: Vec<Value>,
+    /// That of umawarden, while there is one.
+    pub daemon_set: Option<Value>,
     pub evicted: Vec<String>,
     /// What evictions are answered with.
     pub eviction_status: u16,
@@ -63,6 +65,7 @@ impl FakeApi {
             node,
             events: BTreeMap::new(),
             pods: Vec::new(),
+            daemon_set: None,
             evicted: Vec::new(),
             eviction_status: 201,
             fault: Fault::None,
@@ -177,6 +180,12 @@ impl Content {
                 }
                 None => status(404, "events \"e\" not found"),
             },
+            ("GET", ["", "apis", "apps", "v1", "namespaces", _, "daemonsets", _]) => {
+                match &self.daemon_set {
+                    Some(daemon_set) => json_of(daemon_set),
+                    None => status(404, "daemonsets.apps \"umawarden\" not found"),
+                }
+            }
             ("GET", ["pods"]) => json_of(&json!({"kind": "PodList", "items": self.pods})),
             ("POST", ["namespaces", _, "pods", name, "eviction"]) => {
                 self.evicted.push((*name).to_owned());

@@ -130,6 +130,34 @@ fn an_orderly_end_undoes_and_so_does_the_next_start_after_a_kill() {
     }
 }
 
+/// While pods are replaced nothing may be placed on an unfit node; once they are removed, nobody
+/// would undo what is left.
+#[test]
+fn a_pod_that_is_replaced_leaves_what_it_has_set_and_one_that_is_removed_undoes_it() {
+    let api = FakeApi::start();
+    let folder = tempfile::tempdir().unwrap();
+    let more = "  daemon_set: umawarden/umawarden\n";
+    let agent = Agent::of(&api.kubeconfig(folder.path()), folder, more);
+    api.content().daemon_set = Some(json!({"spec": {"template": {
+        "metadata": {"annotations": {"umawarden.dev/takes-over": "true"}},
+        "spec": {"tolerations": [{"operator": "Exists"}]},
+    }}}));
+    let daemon = agent.start(ALWAYS);
+    daemon.wait_until("tainted", |_| taints(&api).len() == 1 && is_cordoned(&api));
+    let (_, log) = daemon.terminate();
+    assert!(log.contains("the next pod takes over"), "{log}");
+    assert!(taints(&api).len() == 1 && is_cordoned(&api));
+    // The next one cannot know for two minutes whether the node is well.
+    let before = api.content().requests;
+    let daemon = agent.start(NEVER);
+    daemon.wait_until("read", |_| api.content().requests > before + 2);
+    assert!(taints(&api).len() == 1 && is_cordoned(&api));
+    api.content().daemon_set = None;
+    daemon.terminate();
+    assert!(taints(&api).is_empty() && !is_cordoned(&api));
+    assert!(api.content().node["metadata"]["annotations"].get("umawarden.dev/held").is_none());
+}
+
 #[test]
 fn others_that_change_the_node_at_the_same_time_lose_nothing() {
     let api = FakeApi::start();

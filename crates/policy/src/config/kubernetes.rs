@@ -5,12 +5,20 @@ use std::time::Duration;
 
 use super::decode::{self, Advice, Findings, Table, each, list};
 use super::guard_rails::NamedAlert;
-use super::measure::{node_name, path};
+use super::measure::{daemon_set, node_name, path};
 use super::yaml::{Content, Node};
 use crate::model::{Drain, KubernetesAccess, KubernetesSettings, NodeCondition};
 
-const KEYS: [&str; 7] =
-    ["node", "kubeconfig", "conditions", "events", "extended_resource", "drain", "drain_for"];
+const KEYS: [&str; 8] = [
+    "node",
+    "kubeconfig",
+    "daemon_set",
+    "conditions",
+    "events",
+    "extended_resource",
+    "drain",
+    "drain_for",
+];
 
 const ADVICE: [Advice; 2] = [
     (&["taint", "taint_node", "cordon", "cordon_node"], "these are steps of a rule's remedy"),
@@ -38,6 +46,7 @@ pub(super) fn read(
     let usual = KubernetesSettings::default();
     let name = table.value_optional("node", node_name, findings);
     let kubeconfig = table.value_optional("kubeconfig", path, findings);
+    let daemon_set = table.value_optional("daemon_set", daemon_set, findings);
     let conditions =
         table.read_or("conditions", (usual.conditions, Vec::new()), conditions, findings);
     let boolean = |key: &'static str, usual, findings: &mut Findings<'_>| {
@@ -51,6 +60,7 @@ pub(super) fn read(
     let (conditions, named) = conditions?;
     let settings = KubernetesSettings {
         access: KubernetesAccess { node: name?, kubeconfig: kubeconfig? },
+        daemon_set: daemon_set?,
         conditions,
         events: events?,
         extended_resource: extended_resource?,
@@ -129,6 +139,7 @@ mod tests {
     use super::*;
     use crate::config::mistake::SourceText;
     use crate::config::settings::{FileSettings, parse_settings};
+    use crate::model::DaemonSetName;
 
     fn read(text: &str) -> Result<FileSettings, String> {
         parse_settings(&SourceText::new("f", text)).map_err(|mistakes| mistakes.to_string())
@@ -146,8 +157,8 @@ mod tests {
 
     #[test]
     fn everything_can_be_set() {
-        let text = "kubernetes:\n  node: gb-1.example\n  kubeconfig: /etc/k\n  conditions: \
-                    {Tight: [MemoryLeaked, A]}\n  events: false\n  extended_resource: true\n  \
+        let text = "kubernetes:\n  node: gb-1.example\n  kubeconfig: /etc/k\n  daemon_set: \
+                    gpu/umawarden\n  conditions: {Tight: [MemoryLeaked, A]}\n  events: false\n  extended_resource: true\n  \
                     drain: evict\n  drain_for: 5m\n";
         let file = read(text).unwrap();
         let expected = KubernetesSettings {
@@ -155,6 +166,10 @@ mod tests {
                 node: Some("gb-1.example".to_owned()),
                 kubeconfig: Some("/etc/k".into()),
             },
+            daemon_set: Some(DaemonSetName {
+                namespace: "gpu".to_owned(),
+                name: "umawarden".to_owned(),
+            }),
             conditions: vec![NodeCondition {
                 kind: "Tight".into(),
                 alerts: vec!["MemoryLeaked".into(), "A".into()],
@@ -176,6 +191,8 @@ mod tests {
         for (text, part) in [
             ("kubernetes: true", "write kubernetes: {}"),
             ("kubernetes: {node: GB_1}", "is no name of a node"),
+            ("kubernetes: {daemon_set: umawarden}", "write it as in umawarden/umawarden"),
+            ("kubernetes: {daemon_set: a/B}", "is no DaemonSet"),
             ("kubernetes: {conditions: {Ready: [A]}}", "cannot be a condition of ours"),
             ("kubernetes: {conditions: {low memory: [A]}}", "cannot be a condition of ours"),
             ("kubernetes: {conditions: {Tight: []}}", "1 to 100 alerts"),

@@ -77,6 +77,21 @@ pub struct KubernetesAccess {
     pub kubeconfig: Option<PathBuf>,
 }
 
+/// The DaemonSet whose pod umawarden runs in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DaemonSetName {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+}
+
+impl fmt::Display for DaemonSetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
 /// A condition of the node, true while one of some alerts fires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCondition {
@@ -91,6 +106,8 @@ pub struct NodeCondition {
 pub struct KubernetesSettings {
     /// The API server and the node.
     pub access: KubernetesAccess,
+    /// The DaemonSet that replaces the pod of umawarden; `None`: nothing is known to follow it.
+    pub daemon_set: Option<DaemonSetName>,
     /// The conditions that are set.
     pub conditions: Vec<NodeCondition>,
     /// Whether events of this node and of its engines' pods are written.
@@ -131,6 +148,7 @@ impl Default for KubernetesSettings {
     fn default() -> Self {
         Self {
             access: KubernetesAccess::default(),
+            daemon_set: None,
             conditions: Self::default_conditions(),
             events: true,
             extended_resource: false,

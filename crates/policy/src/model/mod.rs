@@ -96,7 +96,8 @@ pub use kernel_faults::{
     GpuLossSign, KernelEvent, KillerDaemon, OomConstraint, PageRecovery, Pool, Recovery,
 };
 pub use kubernetes::{
-    Drain, KubernetesAccess, KubernetesSettings, NodeCondition, NodeDrain, Taint, TaintEffect,
+    DaemonSetName, Drain, KubernetesAccess, KubernetesSettings, NodeCondition, NodeDrain, Taint,
+    TaintEffect,
 };
 pub use lease::{
     GANG_LEASE, GangReading, Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews,

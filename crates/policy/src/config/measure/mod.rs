@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::model::DaemonSetName;
+
 pub use crate::model::{duration, duration_text as written, size_bytes};
 
 #[cfg(test)]
@@ -37,6 +39,14 @@ pub fn node_name(text: &str) -> Result<String, String> {
         && text.ends_with(|c: char| c.is_ascii_alphanumeric());
     let wrong = || format!("\"{text}\" is no name of a node: lower-case letters, digits, - and .");
     is_name.then(|| text.to_owned()).ok_or_else(wrong)
+}
+
+/// A DaemonSet of Kubernetes, as `NAMESPACE/NAME`.
+pub fn daemon_set(text: &str) -> Result<DaemonSetName, String> {
+    let wrong = || format!("\"{text}\" is no DaemonSet; write it as in umawarden/umawarden");
+    let (namespace, name) = text.split_once('/').ok_or_else(wrong)?;
+    let [namespace, name] = [namespace, name].map(|part| node_name(part).map_err(|_| wrong()));
+    Ok(DaemonSetName { namespace: namespace?, name: name? })
 }
 
 /// The address of a server, with the path below which it is; without slashes at its end.

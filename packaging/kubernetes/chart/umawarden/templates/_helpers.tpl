@@ -35,6 +35,13 @@ true
 {{- end -}}
 {{- end -}}
 
+{{- /* Not empty if a pod leaves its taints and cordons to the pod that replaces it. */ -}}
+{{- define "umawarden.handsOver" -}}
+{{- if contains ",cordon," (include "umawarden.grades" .) -}}
+true
+{{- end -}}
+{{- end -}}
+
 {{- /* Not empty if the kernel's files are written: /proc and /sys of the node must be writable. */ -}}
 {{- define "umawarden.writesKernel" -}}
 {{- $grades := include "umawarden.grades" . -}}
@@ -93,6 +100,9 @@ true
 {{- if include "umawarden.usesApi" . -}}
 {{- $of := .Values.kubernetes -}}
 {{- $kubernetes := dict "conditions" $of.conditions "events" $of.events "extended_resource" $of.extendedResource "drain" $of.drain -}}
+{{- if include "umawarden.handsOver" . -}}
+{{- $_ := set $kubernetes "daemon_set" (printf "%s/%s" .Release.Namespace (include "umawarden.name" .)) -}}
+{{- end -}}
 {{- if $of.drainFor -}}{{- $_ := set $kubernetes "drain_for" $of.drainFor -}}{{- end -}}
 {{- $_ := set $own "kubernetes" $kubernetes -}}
 {{- end -}}
