@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{configuration, container, daemon_set, objects, only, read, strings, yaml};
+use super::{configuration, container, daemon_set, objects, only, read, rendered, strings, yaml};
 
 /// A version of Kubernetes whose objects the chart makes.
 const VERSION: &str = "1.31.0";
@@ -135,6 +135,44 @@ fn pods_that_may_taint_can_read_their_own_daemon_set_and_no_other() {
         let [namespace, name] = ["namespace", "name"].map(|key| metadata[key].as_str().unwrap());
         assert_eq!(*named, format!("{namespace}/{name}"));
     }
+}
+
+/// Whether the API server evaluates it so is not shown: that of the tests is older.
+#[test]
+fn the_admission_policy_bounds_this_account_and_is_refused_where_tokens_name_no_node() {
+    let values = |more: Value| {
+        let mut values = json!({"admissionPolicy": {"enabled": true}, "enforce": ["cordon"]});
+        values.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        values
+    };
+    let Some(old) = rendered(&values(json!({})), "1.29.9") else { return };
+    let error = old.expect_err("1.29 has no node in tokens");
+    assert!(error.contains("admissionPolicy needs Kubernetes 1.30"), "{error}");
+    let made = objects(&values(json!({"serviceAccount": {"name": "mine"}})), "1.30.0").unwrap();
+    let policy = only(&made, "ValidatingAdmissionPolicy", "umawarden").unwrap();
+    let binding = only(&made, "ValidatingAdmissionPolicyBinding", "umawarden").unwrap();
+    assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+    assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]));
+    let spec = &policy["spec"];
+    assert_eq!(spec["failurePolicy"], "Fail");
+    let account = r#"request.userInfo.username == "system:serviceaccount:umawarden:mine""#;
+    assert_eq!(spec["matchConditions"][0]["expression"], account);
+    let own = spec["variables"][0]["expression"].as_str().unwrap();
+    assert!(own.contains("authentication.kubernetes.io/node-name"), "{own}");
+    // Whatever the role lets it write is bounded, but for evictions.
+    let rules = spec["matchConstraints"]["resourceRules"].as_array().unwrap();
+    let bounded: BTreeSet<&str> =
+        rules.iter().flat_map(|rule| strings(&rule["resources"])).collect();
+    assert_eq!(bounded, ["events", "nodes", "nodes/status"].into());
+    let role = only(&made, "ClusterRole", "umawarden").unwrap();
+    let mut written = permitted(role).into_iter().filter(|(verb, _)| *verb != "get");
+    assert!(written.all(|(_, resource)| bounded.contains(resource)), "{role}");
+    let unused = without_features();
+    let more = json!({"kubernetes": unused["kubernetes"], "enforce": []});
+    let none = objects(&values(more), "1.30.0").unwrap();
+    assert!(only(&none, "ValidatingAdmissionPolicy", "umawarden").is_none());
+    let usual = objects(&json!({}), "1.31.0").unwrap();
+    assert!(only(&usual, "ValidatingAdmissionPolicy", "umawarden").is_none());
 }
 
 /// What NPD is given, and clusters already have: the defaults fit into it.

@@ -290,6 +290,7 @@ fn the_schema_refuses_what_cannot_work() {
         (json!({"host": {"storage": "relative"}}), "/host/storage"),
         (json!({"terminationGracePeriodSeconds": 5}), "/terminationGracePeriodSeconds"),
         (json!({"privileged": "yes"}), "/privileged"),
+        (json!({"admissionPolicy": {"enabled": "yes"}}), "/admissionPolicy/enabled"),
     ] {
         let Some(rendered) = rendered(&values, VERSIONS[1]) else { return };
         let error = rendered.expect_err(&values.to_string());
