@@ -2,7 +2,8 @@
 //!
 //! The same text about the same object is one Event whose count grows, and an object gets 25 Events
 //! at once and one in five minutes: so does the kubelet
-//! (k8s.io/client-go/tools/record/events_cache.go).
+//! (k8s.io/client-go/tools/record/events_cache.go). The requests of a node have a bound, too: a fault
+//! that all nodes of a cluster report meets one API server.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -28,9 +29,12 @@ const UPDATED_EVERY: Duration = Duration::from_secs(60);
 /// Until a refused Event is tried again: it takes a person to give a right.
 const REFUSED_FOR: Duration = Duration::from_secs(300);
 
-/// The bucket of each object.
+/// The bucket of each object, and of all requests of the node.
 const MOST_AT_ONCE: f64 = 25.0;
 const REFILLED_EVERY: Duration = Duration::from_secs(300);
+
+/// Between two requests of a node whose bucket is empty: 100 requests a second of 1,000 nodes.
+const REQUESTED_EVERY: Duration = Duration::from_secs(10);
 
 /// The namespace of Events of nodes, which are in none.
 const NODE_NAMESPACE: &str = "default";
@@ -103,13 +107,34 @@ pub(super) struct Request {
     count: u64,
 }
 
+/// What is left of a limit that is filled again over time.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    left: f64,
+    since: Duration,
+}
+
+impl Bucket {
+    fn full(now: Duration) -> Self {
+        Self { left: MOST_AT_ONCE, since: now }
+    }
+
+    /// Whether there is one to take, where one is added `every` so often.
+    fn has_one(&mut self, every: Duration, now: Duration) -> bool {
+        let passed = now.saturating_sub(self.since).div_duration_f64(every);
+        (self.left, self.since) = ((self.left + passed).min(MOST_AT_ONCE), now);
+        self.left >= 1.0
+    }
+}
+
 /// Events that wait and that are known.
 #[derive(Debug)]
 pub(super) struct EventBook {
     node: String,
     waiting: VecDeque<Waiting>,
     known: HashMap<Key, Known>,
-    buckets: HashMap<Object, (f64, Duration)>,
+    buckets: HashMap<Object, Bucket>,
+    requests: Bucket,
     /// Of each text the times that have been taken, and when it was last.
     taken: HashMap<(HappenedKind, String), (Timestamp, u64)>,
     /// What was said last of each start.
@@ -126,6 +151,7 @@ impl EventBook {
             waiting: VecDeque::new(),
             known: HashMap::new(),
             buckets: HashMap::new(),
+            requests: Bucket::full(Duration::ZERO),
             taken: HashMap::new(),
             starts: HashMap::new(),
             since,
@@ -197,27 +223,31 @@ impl EventBook {
 
     fn admits(&mut self, object: &Object, now: Duration) -> bool {
         if self.buckets.len() > MOST_KNOWN {
-            self.buckets.retain(|_, (_, since)| now.saturating_sub(*since) < KNOWN_FOR);
+            self.buckets.retain(|_, bucket| now.saturating_sub(bucket.since) < KNOWN_FOR);
         }
-        let (left, since) = self.buckets.entry(object.clone()).or_insert((MOST_AT_ONCE, now));
-        let passed = now.saturating_sub(*since).div_duration_f64(REFILLED_EVERY);
-        (*left, *since) = ((*left + passed).min(MOST_AT_ONCE), now);
-        let admits = *left >= 1.0;
+        let bucket = self.buckets.entry(object.clone()).or_insert_with(|| Bucket::full(now));
+        let admits = bucket.has_one(REFILLED_EVERY, now);
         if admits {
-            *left -= 1.0;
+            bucket.left -= 1.0;
         }
         admits
     }
 
-    /// The next request, if one is due.
+    /// The next request, if one is due. New Events come before counts of known ones.
     pub(super) fn next(&mut self, now: Duration) -> Option<Request> {
         self.known.retain(|_, known| now.saturating_sub(known.written) < KNOWN_FOR);
+        if !self.requests.has_one(REQUESTED_EVERY, now) {
+            return None;
+        }
         let is_due = |waiting: &Waiting| {
             let known = self.known.get(&waiting.key);
             now >= waiting.not_before
                 && known.is_none_or(|known| now.saturating_sub(known.written) >= UPDATED_EVERY)
         };
-        let place = self.waiting.iter().position(is_due)?;
+        let is_new = |waiting: &Waiting| is_due(waiting) && !self.known.contains_key(&waiting.key);
+        let place = self.waiting.iter().position(is_new);
+        let place = place.or_else(|| self.waiting.iter().position(is_due))?;
+        self.requests.left -= 1.0;
         let waiting = self.waiting.remove(place)?;
         let request = self.request(&waiting);
         self.waiting.push_front(waiting);

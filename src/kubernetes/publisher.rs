@@ -21,8 +21,8 @@ const HEARTBEAT_EVERY: Duration = Duration::from_secs(300);
 /// Between two reports of a changed node.
 const LEAST_BETWEEN: Duration = Duration::from_secs(5);
 
-/// Events in one turn.
-const MOST_EVENTS: usize = 8;
+/// Events in one turn: what happens to all nodes at once comes over some seconds.
+pub(super) const MOST_EVENTS: usize = 2;
 
 /// The time of the farewell.
 const LEAVING_TAKES: Duration = Duration::from_secs(2);

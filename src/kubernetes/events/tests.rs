@@ -1,4 +1,5 @@
 use super::*;
+use crate::kubernetes::publisher::MOST_EVENTS;
 use crate::model::{
     DecisionId, EngineKind, EnginePhase, EngineSeen, GateRequest, LeaseRequest, Mode, Moment,
     ProcessId, RuleId,
@@ -141,6 +142,58 @@ fn a_storm_of_different_texts_is_cut_off() {
     }
     assert_eq!(written(&mut book, NOW).len(), 25);
     assert_eq!(book.take_dropped(), 75);
+}
+
+/// Requests of a thousand nodes, second by second. `texts`: how many Events a node has in a second.
+fn of_a_thousand(seconds: u32, texts: impl Fn(u32, u32) -> u32) -> Vec<usize> {
+    let mut books: Vec<EventBook> = (0..1_000).map(|_| book()).collect();
+    let mut status = status(&[]);
+    let mut each_second = Vec::new();
+    for second in 0..seconds {
+        let now = NOW + Duration::from_secs(second.into());
+        let mut requests = 0;
+        for (node, book) in (0..).zip(&mut books) {
+            let texts = texts(node, second);
+            if texts > 0 {
+                let entries = (0..texts).map(|text| entry(second.into(), &text.to_string(), 1));
+                status.happened = entries.collect();
+                book.take(&status, now);
+            }
+            for _ in 0..MOST_EVENTS {
+                let Some(request) = book.next(now) else { break };
+                book.written(&request, Some("e".to_owned()), now);
+                requests += 1;
+            }
+        }
+        each_second.push(requests);
+    }
+    each_second
+}
+
+/// The figures of docs/src/operate/kubernetes.md. Each node has an alert that begins and ends every
+/// ten minutes.
+#[test]
+fn alerts_of_a_thousand_nodes_are_three_requests_a_second() {
+    let each_second =
+        of_a_thousand(
+            1_800,
+            |node, second| if (second + node * 37).is_multiple_of(600) { 2 } else { 0 },
+        );
+    let mean = each_second.iter().sum::<usize>() / each_second.len();
+    assert_eq!(mean, 3);
+    assert!(each_second.iter().max() < Some(&20), "{:?}", each_second.iter().max());
+}
+
+/// All nodes have thirty faults in the same second, and again each minute.
+#[test]
+fn a_storm_on_a_thousand_nodes_is_a_hundred_requests_a_second() {
+    let each_second =
+        of_a_thousand(600, |_, second| if second.is_multiple_of(60) { 30 } else { 0 });
+    assert_eq!(each_second.iter().max(), Some(&(1_000 * MOST_EVENTS)));
+    assert_eq!(each_second[..60].iter().sum::<usize>(), 25_000);
+    // What a bucket has gathered until the second minute is gone by then.
+    let later: usize = each_second[120..].iter().sum();
+    assert!((90..=102).contains(&(later / 480)), "{later} in 480 s");
 }
 
 #[test]
