@@ -44,6 +44,9 @@ fn proof(proof: &DeathProof) -> String {
             format!("{comm} (pid {pid}) ended with {status}, according to {reported_by}")
         }
         DeathProof::LogLine { line } => format!("its log: {line}"),
+        DeathProof::RayletLine { pid, line } => {
+            format!("the log of Ray's raylet, of pid {pid}: {line}")
+        }
         DeathProof::Decision { decision, acted } => {
             let decision = decision.map_or_else(String::new, |id| format!(" {id}"));
             let acted = acted.map_or_else(String::new, |at| format!(" at {at:.0}"));

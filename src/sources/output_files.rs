@@ -1,12 +1,13 @@
 //! The files that a process writes its output to, as with `vllm serve … >log 2>&1`.
 //!
-//! A file is opened while the process lives and has it as its standard output or error: the process
+//! A file is opened while the process lives and has it open, through its descriptor: the process
 //! could read it itself, and neither a rename nor another file of that name changes what is read.
+//! No path is resolved below the root of a container.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::engines::last_words;
 use crate::files::open_regular;
@@ -15,6 +16,12 @@ use crate::parse::container::output_end;
 
 /// So much of each output is read, from its end, in bytes.
 pub const MAX_BYTES: usize = 64 << 10;
+
+/// The most open files of a process that are examined.
+const MAX_OPEN: usize = 4096;
+
+/// The most files of a process that are kept open.
+const MAX_FILES: usize = 4;
 
 /// Open files of one process, each once.
 #[derive(Debug, Default)]
@@ -31,9 +38,26 @@ impl OutputFiles {
     /// Opens the regular files among the standard output and error in a folder of descriptors,
     /// `/proc/PID/fd`.
     pub fn open(folder: &Path) -> Self {
+        Self::open_each(["1", "2"].map(|number| folder.join(number)))
+    }
+
+    /// Opens the regular files with such paths in a folder of descriptors. An unreadable folder has
+    /// none.
+    pub fn open_named(folder: &Path, is_one: fn(&str) -> bool) -> Self {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_OPEN);
+        Self::open_each(entries.map(|entry| entry.path()).filter(|path| {
+            let target = fs::read_link(path).ok();
+            target.is_some_and(|target| target.to_str().is_some_and(is_one))
+        }))
+    }
+
+    fn open_each(paths: impl IntoIterator<Item = PathBuf>) -> Self {
         let mut found: Vec<((u64, u64), Output)> = Vec::new();
-        for number in ["1", "2"] {
-            let Ok(file) = open_regular(&folder.join(number)) else { continue };
+        for path in paths {
+            if found.len() >= MAX_FILES {
+                break;
+            }
+            let Ok(file) = open_regular(&path) else { continue };
             let Ok(about) = file.metadata() else { continue };
             let id = (about.dev(), about.ino());
             if found.iter().all(|(known, _)| *known != id) {

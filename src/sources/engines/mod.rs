@@ -21,6 +21,7 @@ mod matching;
 mod outputs;
 mod pods;
 mod ray;
+mod raylets;
 mod scan;
 mod selection;
 #[cfg(test)]
@@ -48,6 +49,7 @@ use ends::Ends;
 use health::{HealthProber, Targets};
 pub use inspect::{NotInspected, inspect_containers};
 use outputs::Outputs;
+use raylets::Raylets;
 pub use scan::Scanner;
 use users::UserWatch;
 
@@ -148,6 +150,7 @@ impl EngineWatch {
             scanner,
             ends: Ends::new(procfs.clone()),
             outputs: Outputs::new(procfs.clone()),
+            raylets: Raylets::new(procfs.clone()),
             procfs,
             to,
             targets,
@@ -236,6 +239,7 @@ struct ScanThread {
     scanner: Scanner,
     ends: Ends,
     outputs: Outputs,
+    raylets: Raylets,
     procfs: PathBuf,
     to: SyncSender<Observation>,
     targets: Targets,
@@ -304,10 +308,13 @@ impl ScanThread {
                 readings.ended = self.ends.unreported().to_vec();
                 self.outputs.update(began, &readings.engines);
                 readings.outputs = self.outputs.unreported().to_vec();
+                self.raylets.update(began, &readings.engines);
+                readings.ray_kills = self.raylets.unreported().to_vec();
                 // The loop must learn of an engine before its health.
                 if self.send(Observation::Engines(Box::new(readings.clone()))) {
                     self.ends.mark_reported();
                     self.outputs.mark_reported();
+                    self.raylets.mark_reported();
                 }
                 self.targets.set(&readings.engines, &self.procfs);
                 let counts = [self.scanner.processes(), self.scanner.silent()];

@@ -1,7 +1,7 @@
 //! The last output of servers that write to files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::model::{EngineSeen, LastOutput, ProcessId, WorkloadLog};
@@ -45,7 +45,10 @@ impl Outputs {
         for id in self.files.keys().copied().filter(is_gone).collect::<Vec<_>>() {
             let Some(files) = self.files.remove(&id) else { continue };
             // A process that is no engine any more lives on.
-            if !files.is_empty() && !self.lives(id) && self.unreported.len() < MAX_UNREPORTED {
+            if !files.is_empty()
+                && !lives(&self.procfs, id)
+                && self.unreported.len() < MAX_UNREPORTED
+            {
                 let log = self.read(id, files);
                 self.unreported.push(LastOutput { server: id, log });
             }
@@ -60,13 +63,6 @@ impl Outputs {
     /// Marks all output as reported.
     pub(super) fn mark_reported(&mut self) {
         self.unreported.clear();
-    }
-
-    fn lives(&self, id: ProcessId) -> bool {
-        let stat = std::fs::read(self.procfs.join(id.to_string()).join("stat"));
-        let stat = stat.ok().and_then(|text| crate::parse::process::stat(&text));
-        let is_it = |stat: &crate::parse::process::Stat| stat.start_ticks == id.start_ticks;
-        stat.as_ref().is_some_and(|stat| is_it(stat) && !matches!(stat.state, 'Z' | 'X'))
     }
 
     fn open(&mut self, id: ProcessId) {
@@ -84,6 +80,14 @@ impl Outputs {
             None => WorkloadLog::Unknown("its log was not read in time".to_owned()),
         }
     }
+}
+
+/// Whether a process runs.
+pub(super) fn lives(procfs: &Path, id: ProcessId) -> bool {
+    let stat = std::fs::read(procfs.join(id.to_string()).join("stat"));
+    let stat = stat.ok().and_then(|text| crate::parse::process::stat(&text));
+    let is_it = |stat: &crate::parse::process::Stat| stat.start_ticks == id.start_ticks;
+    stat.as_ref().is_some_and(|stat| is_it(stat) && !matches!(stat.state, 'Z' | 'X'))
 }
 
 #[cfg(test)]

@@ -248,6 +248,7 @@ impl Scanner {
             turned: Vec::new(),
             ended: Vec::new(),
             outputs: Vec::new(),
+            ray_kills: Vec::new(),
         }
     }
 

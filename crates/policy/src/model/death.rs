@@ -328,6 +328,13 @@ pub enum DeathProof {
         /// The line, printable and cut.
         line: String,
     },
+    /// A line of the log of Ray's raylet.
+    RayletLine {
+        /// Pid of the worker that it is about.
+        pid: u32,
+        /// The line, printable and cut.
+        line: String,
+    },
     /// A decision of this program.
     Decision {
         /// The id of the decision, if it is known.

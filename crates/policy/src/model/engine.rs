@@ -399,6 +399,25 @@ pub struct EngineReadings {
     /// files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<LastOutput>,
+    /// Workers that Ray's memory monitor has killed since the previous scan, by the logs of their
+    /// raylets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ray_kills: Vec<RayKill>,
+}
+
+/// A worker that Ray's memory monitor has killed, by the log of its raylet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RayKill {
+    /// Pid and start time of the worker.
+    pub id: ProcessId,
+    /// The main process of its engine when it was seen last.
+    pub server: ProcessId,
+    /// Name of the worker.
+    pub comm: Arc<str>,
+    /// The first scan without it, on the uptime clock.
+    pub ended_at: Duration,
+    /// The line of the log that names it.
+    pub line: String,
 }
 
 /// The last lines that a server wrote to files as its output.

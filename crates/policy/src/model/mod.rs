@@ -75,7 +75,7 @@ pub use decision::{
 pub use engine::{
     DeclaredEngine, EngineHealth, EngineKind, EngineMatch, EnginePhase, EngineProcess, EngineRank,
     EngineReadings, EngineSeen, HealthResponse, LastOutput, LaunchedEngine, ProcessEnd, ProcessId,
-    RankStatus,
+    RankStatus, RayKill,
 };
 pub use engine_access::{EngineKeys, EngineLoad, SecretSource};
 pub use event::{Event, EventKind, SYSLOG_SEQ_BASE};

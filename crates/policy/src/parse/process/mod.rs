@@ -45,6 +45,12 @@ pub fn real_user(status: &[u8]) -> Option<u32> {
     std::str::from_utf8(line).ok()?.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// The pid of a process in its own PID namespace, of `/proc/PID/status`. `None` before Linux 4.1.
+pub fn own_pid(status: &[u8]) -> Option<u32> {
+    let pids = std::str::from_utf8(field(status, "NSpid")?).ok()?;
+    pids.split_ascii_whitespace().next_back()?.parse().ok()
+}
+
 /// Reads `/proc/PID/stat`. The name may hold parentheses, spaces, digits and newlines.
 pub fn stat(text: &[u8]) -> Option<Stat> {
     let opens = text.iter().position(|byte| *byte == b'(')?;

@@ -31,6 +31,15 @@ fn a_process_is_read_despite_hostile_names() {
 }
 
 #[test]
+fn the_pid_in_the_innermost_namespace_comes_last() {
+    assert_eq!(own_pid(b"Name:\tx\nNSpid:\t4242\t57\n"), Some(57));
+    assert_eq!(own_pid(b"NSpid:\t7"), Some(7));
+    for status in ["", "NSpid:\n", "NSpid:\tx\n", "NSpid:\t7\t-1\n"] {
+        assert_eq!(own_pid(status.as_bytes()), None, "{status:?}");
+    }
+}
+
+#[test]
 fn a_process_belongs_to_its_real_user() {
     let status = |uid: &str| format!("Name:\tUid: 7\nUmask:\t0022\nUid:{uid}\nGid:\t5\n");
     assert_eq!(real_user(status("\t1000\t0\t0\t0").as_bytes()), Some(1000));

@@ -7,7 +7,7 @@ use super::{Circumstances, Relative};
 use crate::engines::{LastWords, Reason};
 use crate::model::{
     DeathProof, Event, EventKind, ExitStatus, KernelEvent, KilledWorker, Killer, KillerDaemon,
-    Moment, signal_name,
+    Moment, RayKill, signal_name,
 };
 
 /// The kernel's clock of start times counts hundredths of a second; wall clocks are set.
@@ -69,6 +69,7 @@ pub(super) fn of(
     hits.extend(events);
     hits.extend(of_own_stops(death, ended));
     hits.extend(death.family.iter().filter_map(|relative| of_status(death, relative)));
+    hits.extend(death.ray_kills.iter().filter_map(|kill| of_raylet(death, ended, kill)));
     hits.extend(of_counters(death, &hits));
     let has_workers = hits.iter().any(|hit| hit.worker.is_some());
     if !has_workers {
@@ -89,6 +90,34 @@ fn of_ray(death: &Circumstances<'_>, words: &[(String, LastWords)], hits: &[Hit]
         killer: Killer::UserspaceOom { daemon: KillerDaemon::Ray },
         proof: DeathProof::LogLine { line: line.clone() },
         worker: None,
+        is_certain: false,
+    })
+}
+
+/// A kill of Ray's memory monitor, by the log of the raylet. The engine's user can write that log,
+/// so it counts only for a process that has ended, and not in another way. Ray sends SIGKILL.
+fn of_raylet(death: &Circumstances<'_>, ended: Moment, kill: &RayKill) -> Option<Hit> {
+    let relative = death.family.iter().find(|relative| relative.id == kill.id);
+    let status = relative.map_or(ExitStatus::Unknown, |relative| relative.status);
+    let is_killed = match status {
+        ExitStatus::Unknown => relative.is_none_or(|relative| !relative.is_left),
+        ExitStatus::Signal { signal } => signal == SIGKILL,
+        ExitStatus::Code { .. } => false,
+    };
+    // A scan notices it up to a second after it has ended.
+    let is_after_end = kill.ended_at > ended.uptime + SLACK;
+    let at = if is_after_end { kill.ended_at } else { kill.ended_at.min(ended.uptime) };
+    let pid = kill.id.pid;
+    is_killed.then(|| Hit {
+        at: Some(at),
+        killer: Killer::UserspaceOom { daemon: KillerDaemon::Ray },
+        proof: DeathProof::RayletLine { pid, line: super::shown(&kill.line) },
+        worker: Some(KilledWorker {
+            pid: Some(pid),
+            comm: kill.comm.to_string(),
+            status: ExitStatus::Signal { signal: SIGKILL },
+            seconds_before: None,
+        }),
         is_certain: false,
     })
 }

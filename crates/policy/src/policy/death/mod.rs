@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::engines::{LastWords, Reason, last_words};
 use crate::model::{
     DeathMemory, DeathProof, DeathReport, Deceased, DecisionId, EnginePhase, Event, ExitStatus,
-    KilledWorker, Killer, KillerDaemon, LastHealth, Moment, ProcessId, RankDeaths, RuleId,
+    KilledWorker, Killer, KillerDaemon, LastHealth, Moment, ProcessId, RankDeaths, RayKill, RuleId,
     Survivor, signal_name,
 };
 use hits::Hit;
@@ -108,6 +108,8 @@ pub struct Circumstances<'a> {
     pub log: &'a [String],
     /// Which of them this program has ended.
     pub own_stops: &'a [OwnStop],
+    /// Which of them Ray's memory monitor has killed, by the log of their raylet.
+    pub ray_kills: &'a [RayKill],
     /// The sender of a stop request, if there was one.
     pub asked: Option<AskedToEnd>,
     /// Whether something runs it that reports requests to stop it: a container runtime, systemd,
@@ -243,11 +245,13 @@ fn best(words: &[(String, LastWords)]) -> Option<&(String, LastWords)> {
 
 /// The reason in its log, unless something else is known to have ended it.
 fn logged_reason(killer: &Killer, words: &[(String, LastWords)]) -> Option<Reason> {
+    // Its own log may not show this one, if the raylet's does.
+    if matches!(killer, Killer::UserspaceOom { daemon: KillerDaemon::Ray }) {
+        return Some(Reason::RayMemoryMonitor);
+    }
     let (_, words) = best(words)?;
     let is_known = match killer {
         Killer::Itself { .. } | Killer::Unknown { .. } => false,
-        // Only its log shows this one.
-        Killer::UserspaceOom { daemon: KillerDaemon::Ray } => false,
         // A log that only repeats that a worker died adds nothing.
         Killer::Signal { sender: None, .. } => words.reason() >= Reason::WorkerDied,
         _ => true,

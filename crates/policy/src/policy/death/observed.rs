@@ -186,6 +186,7 @@ impl ObservedDeath<'_> {
         let own_stops: Vec<OwnStop> = context.kills.stops.iter().cloned().collect();
         let family = self.family(context);
         let (log, not_known) = self.own_log(context);
+        let ray_kills = self.engine.map(|engine| context.engines.ends.ray_kills_of(engine));
         let is_container = self.held.is_some_and(|held| held.supervisor.runs_containers());
         let code = self.end.and_then(|end| end.exit_code).map(|code| ExitStatus::Code { code });
         let server = self.engine.and_then(|engine| context.engines.ends.of(engine.server));
@@ -200,6 +201,7 @@ impl ObservedDeath<'_> {
             family: &family,
             events: &events,
             own_stops: &own_stops,
+            ray_kills: ray_kills.as_deref().unwrap_or_default(),
             asked: self.asked(exit, ended),
             is_supervised: self.held.is_some(),
             docker_oom_killed: self.end.filter(|_| is_container).map(|end| end.is_oom_killed),

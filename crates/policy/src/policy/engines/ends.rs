@@ -1,20 +1,24 @@
-//! How processes of engines ended lately, as the kernel reports to other than their parents, and
-//! what their servers wrote last.
+//! How processes of engines ended lately, as the kernel reports to other than their parents and as
+//! the logs of raylets show, and what their servers wrote last.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::model::{EngineReadings, LastOutput, ProcessEnd, ProcessId, WorkloadLog};
+use crate::model::{
+    EngineReadings, EngineSeen, LastOutput, ProcessEnd, ProcessId, RayKill, WorkloadLog,
+};
 
 /// More are not remembered.
 const MOST: usize = 512;
 const MOST_OUTPUTS: usize = 32;
+const MOST_RAY_KILLS: usize = 64;
 
-/// Process ends and outputs, the newest last.
+/// Process ends, outputs and kills, the newest last.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct ProcessEnds {
     ends: VecDeque<(Duration, ProcessEnd)>,
     outputs: VecDeque<LastOutput>,
+    ray_kills: VecDeque<RayKill>,
 }
 
 impl ProcessEnds {
@@ -30,6 +34,12 @@ impl ProcessEnds {
                 self.outputs.pop_front();
             }
             self.outputs.push_back(output.clone());
+        }
+        for kill in &readings.ray_kills {
+            if self.ray_kills.len() >= MOST_RAY_KILLS {
+                self.ray_kills.pop_front();
+            }
+            self.ray_kills.push_back(kill.clone());
         }
     }
 
@@ -51,5 +61,14 @@ impl ProcessEnds {
     /// What that server wrote last, where it wrote to files.
     pub(in crate::policy) fn output_of(&self, server: ProcessId) -> Option<&WorkloadLog> {
         self.outputs.iter().rev().find(|output| output.server == server).map(|output| &output.log)
+    }
+
+    /// The workers of that engine that Ray's memory monitor has killed.
+    pub(in crate::policy) fn ray_kills_of(&self, engine: &EngineSeen) -> Vec<RayKill> {
+        let is_its = |kill: &&RayKill| {
+            let mut processes = engine.processes.iter();
+            kill.server == engine.server || processes.any(|process| process.id == kill.id)
+        };
+        self.ray_kills.iter().filter(is_its).cloned().collect()
     }
 }

@@ -30,6 +30,59 @@ fn rays_memory_monitor_is_named_where_the_engine_failed() {
 }
 
 #[test]
+fn the_log_of_a_raylet_names_rays_memory_monitor_for_a_worker_that_was_killed() {
+    let ray = Killer::UserspaceOom { daemon: KillerDaemon::Ray };
+    let line = "Selected to kill: (Task: task name=RayWorkerWrapper, pid=3889, actual memory \
+                used=2.07GB, worker ID=00)";
+    let kill = |id, seconds| RayKill {
+        id,
+        server: SERVER,
+        comm: "ray::RayWorkerW".into(),
+        ended_at: Duration::from_secs(seconds),
+        line: line.to_owned(),
+    };
+    let unknown = [relative(SERVER, "vllm"), relative(WORKER, "ray::RayWorkerW")];
+    let signal = |signal| [relative(SERVER, "vllm"), ended(WORKER, "ray::RayWorkerW", 500, signal)];
+    let (killed, terminated) = (signal(9), signal(15));
+    let left = [relative(SERVER, "vllm"), Relative { is_left: true, ..unknown[1].clone() }];
+    let alone = [relative(SERVER, "vllm")];
+    // On a node without the server, the worker is the head. Vanished within the family or before.
+    let table: [(&[Relative], RayKill, bool); 7] = [
+        (&unknown, kill(WORKER, 500), true),
+        (&killed, kill(WORKER, 500), true),
+        (&alone, kill(WORKER, 400), true),
+        (&alone, kill(SERVER, 503), true),
+        (&terminated, kill(WORKER, 500), false),
+        (&left, kill(WORKER, 500), false),
+        (&unknown, kill(WORKER, 510), false),
+    ];
+    for (family, kill, is_ray) in table {
+        let kills = [kill];
+        let exit = ExitStatus::Unknown;
+        let death = Circumstances {
+            exit,
+            is_exit_unreported: true,
+            ray_kills: &kills,
+            ..vllm(family, &[])
+        };
+        let report = explain(&death, at(502));
+        assert_eq!((report.killer == ray, report.is_failure), (is_ray, is_ray), "{report:#?}");
+        if is_ray {
+            let proof = DeathProof::RayletLine { pid: kills[0].id.pid, line: line.to_owned() };
+            assert_eq!(report.proofs[0], proof);
+            assert_eq!(report.cause.as_deref(), Some(Reason::RayMemoryMonitor.cause()));
+            assert!(report.advice[0].contains("RAY_memory_usage_threshold"), "{:?}", report.advice);
+        }
+    }
+    let (kills, events) = ([kill(WORKER, 500)], oom_of_worker(101, 500));
+    let report = explain(&Circumstances { ray_kills: &kills, ..vllm(&killed, &events) }, at(502));
+    assert_eq!(report.killer.name(), "kernel_oom", "the kernel's own event says more");
+    let asked = AskedToEnd { signal: 15, sender: "systemctl".to_owned(), at: at(495).uptime };
+    let death = Circumstances { asked: Some(asked), ray_kills: &kills, ..vllm(&killed, &[]) };
+    assert!(!explain(&death, at(502)).is_failure, "it was asked to end");
+}
+
+#[test]
 fn the_limit_of_a_control_group_is_named_as_its_supervisor_names_it() {
     for (group, named) in [
         ("/kubepods.slice/kubepods-burstable.slice/a", "resources.limits.memory"),
