@@ -74,6 +74,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "other_ranks": status.other_ranks,
         "unit": seen.unit,
         "user_unit": seen.user_unit,
+        "client_unit": seen.client_unit,
         "uid": seen.uid,
         "proof": seen.proof,
         "key_withheld": status.health.as_ref().and_then(|health| health.key_withheld.as_ref()),

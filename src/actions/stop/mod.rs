@@ -171,6 +171,14 @@ pub(super) fn perform(stop: &Stop<'_>) -> Result<Option<String>, StopError> {
     }
 }
 
+/// Of the service that it runs in, or that runs its container.
+fn systemd_starts_again(unit: &str) -> String {
+    format!(
+        "systemd was not asked, and starts {unit} again if its Restart= says so: to keep it \
+         stopped, `systemctl stop {unit}`"
+    )
+}
+
 impl Stop<'_> {
     fn unreadable(&self, error: io::Error) -> StopError {
         StopError::Unreadable { procfs: self.procfs.display().to_string(), error }
@@ -201,11 +209,8 @@ impl Stop<'_> {
         if self.engine.proof == Proof::PodContainer {
             return Some(self.kubelet_starts_again());
         }
-        if let Some(unit) = self.engine.service() {
-            return Some(format!(
-                "systemd was not asked, and starts {unit} again if its Restart= says so: to keep \
-                 it stopped, `systemctl stop {unit}`"
-            ));
+        if let Some(unit) = self.engine.starting_service() {
+            return Some(systemd_starts_again(unit));
         }
         let UserUnit { user, name } = self.engine.user_unit.as_ref()?;
         Some(format!(
@@ -260,7 +265,9 @@ impl Stop<'_> {
     ) -> Result<Option<HandleError>, StopError> {
         self.open_descendants(handles, own)?;
         if self.has_its_container(handles)? {
-            *again = self.ask_runtime(Ask::Signal("SIGKILL"), KEEPER_KILLS_WITHIN);
+            let of_client = || self.engine.client_unit.as_deref().map(systemd_starts_again);
+            let asked = self.ask_runtime(Ask::Signal("SIGKILL"), KEEPER_KILLS_WITHIN);
+            *again = asked.or_else(of_client);
         }
         let mut failed = None;
         for process in handles.iter() {

@@ -292,6 +292,8 @@ fn what_starts_an_engine_again_is_reported() {
     assert!(again(&system).unwrap().ends_with("to keep it stopped, `systemctl stop vllm.service`"));
     let scope = EngineTarget { unit: Some("docker-ab.scope".into()), ..EngineTarget::default() };
     let held = EngineTarget { container: Some("ab".into()), ..system };
+    let run = EngineTarget { client_unit: Some("run.service".into()), ..held.clone() };
+    assert!(again(&run).unwrap().ends_with("to keep it stopped, `systemctl stop run.service`"));
     for other in [EngineTarget::default(), scope, held] {
         assert_eq!(again(&other), None);
     }

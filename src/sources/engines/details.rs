@@ -244,12 +244,11 @@ impl Details {
             pod: reported.and_then(|reported| pod(reported, member.path.as_deref())),
             unit: member.path.as_deref().and_then(system_unit).map(Arc::from),
             user_unit: unit_of_user(&member),
+            client_unit: None,
             cgroup: member.path,
             container,
             claimed_container,
-            container_name: reported
-                .map(|reported| Arc::clone(&reported.name))
-                .filter(|name| !name.is_empty()),
+            container_name: reported.and_then(name_of),
             model: serving.model.map(Arc::from),
             arguments: serving.arguments.map(Arc::from),
             image: reported.and_then(|reported| reported.image.clone()),
@@ -488,6 +487,11 @@ impl Details {
 fn unit_of_user(member: &Membership) -> Option<UserUnit> {
     let path = member.path.as_deref().filter(|_| member.container.is_none())?;
     user_unit(path).map(|(user, name)| UserUnit { user, name: name.into() })
+}
+
+/// The name of a confirmed container.
+fn name_of(reported: &Container) -> Option<Arc<str>> {
+    (!reported.name.is_empty()).then(|| Arc::clone(&reported.name))
 }
 
 /// The runtime of a confirmed container.

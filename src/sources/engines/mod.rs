@@ -7,6 +7,7 @@
 //! takes their results.
 
 mod claims;
+mod clients;
 mod containers;
 mod details;
 mod ends;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::claims::AllClaims;
+use super::clients::{DOCKER, DockerClients};
 use super::details::{Details, EngineQuery};
 use super::groups::{Kin, heads};
 use super::identity::{Confirmed, Membership};
@@ -75,6 +76,7 @@ pub struct Scanner {
     containers: NodeContainers,
     confirmed: Confirmed,
     jobs: RayJobs,
+    clients: DockerClients,
     may_docker_report: bool,
     /// The containers have changed: every process is compared again.
     has_new_containers: bool,
@@ -107,6 +109,7 @@ impl Scanner {
             containers: NodeContainers::default(),
             confirmed: Confirmed::default(),
             jobs: RayJobs::default(),
+            clients: DockerClients::default(),
             may_docker_report: false,
             has_new_containers: false,
             waiting: BTreeMap::new(),
@@ -194,6 +197,12 @@ impl Scanner {
         let kin = self.known.iter().filter(|(_, known)| !known.stat.is_kernel);
         let kin: BTreeMap<u32, Kin> = kin.map(|(pid, known)| (*pid, known.kin.clone())).collect();
         self.jobs.find(&kin, &self.details);
+        let clients = self.known.iter().filter(|(_, known)| known.stat.comm == DOCKER);
+        let id = |(pid, known): (&u32, &Known)| ProcessId {
+            pid: *pid,
+            start_ticks: known.stat.start_ticks,
+        };
+        self.clients.find(clients.map(id), &self.details);
         self.members = heads(&kin, &self.members, |id| self.jobs.job(id));
         // A process that ended without descendants is removed.
         let members = &self.members;
@@ -531,6 +540,7 @@ impl Scanner {
         };
         let mut seen = self.details.engine(query)?;
         seen.is_launched = is_launched;
+        seen.client_unit = self.clients.unit_of(&seen);
         // A late Docker response may show that it is a declared engine.
         let before = self
             .names

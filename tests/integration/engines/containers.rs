@@ -254,6 +254,53 @@ fn an_engine_of_a_users_own_podman_has_the_name_of_its_container_and_vouches_for
 }
 
 #[test]
+fn an_engine_in_a_container_that_a_service_runs_has_the_service() {
+    let (host, service) = (id("llm-host"), "/system.slice/sglang.service");
+    let run = "docker run --rm --gpus all --name llm-host -p 8000:8000 vllm/vllm-openai m";
+    let of = |line: &str, cgroup: &str, environment: Option<&str>| {
+        let mut tree = Tree::new(Vec::new());
+        tree.scanner.know(with_init(&[("llm-host", 10)]), true);
+        let script = process(50, 1, "sglang-fg.sh", "/bin/sh /data/scripts/sglang-fg.sh");
+        let script = Process { cgroup: service.to_owned(), ..script };
+        let client = process(51, 50, "docker", line);
+        let client = Process { cgroup: cgroup.to_owned(), ..client };
+        tree.set(&[inside(&host, vllm(10, 8000)), vec![script, client]].concat());
+        if let Some(environment) = environment {
+            std::fs::write(tree.folder.path().join("51/environ"), environment).unwrap();
+        }
+        let engines = tree.scan().engines;
+        assert_eq!(names(&engines), [("vllm-8000", vec![10, 11, 12, 13])], "{line}");
+        // It stays an engine of its container.
+        assert_eq!((engines[0].proof, engines[0].service()), (Proof::Container, None));
+        engines[0].client_unit.clone()
+    };
+    let environment = Some("PATH=/bin\0");
+    assert_eq!(of(run, service, environment).as_deref(), Some("sglang.service"));
+    let start = "docker start -a llm-host";
+    assert_eq!(of(start, service, environment).as_deref(), Some("sglang.service"));
+    let detached = run.replace("--rm", "-d");
+    for (line, cgroup, environment) in [
+        (&*run.replace("llm-host", "llm-none"), service, environment),
+        (&*detached, service, environment),
+        (run, "/system.slice/cron.service", environment),
+        (run, "/user.slice/user-0.slice/session-1.scope", environment),
+        (run, service, Some("DOCKER_HOST=tcp://other:2375\0")),
+        (run, service, None),
+    ] {
+        assert_eq!(of(line, cgroup, environment), None, "{line} {cgroup}");
+    }
+    // Anybody can call a process so.
+    let mut tree = Tree::new(Vec::new());
+    tree.scanner.know(with_init(&[("llm-host", 10)]), true);
+    let client = Process { cgroup: service.to_owned(), ..process(51, 1, "docker", run) };
+    tree.set(&[inside(&host, vllm(10, 8000)), vec![client]].concat());
+    let folder = tree.folder.path().join("51");
+    std::fs::write(folder.join("environ"), "PATH=/bin\0").unwrap();
+    std::fs::write(folder.join("status"), "Uid:\t1000\t1000\t1000\t1000\n").unwrap();
+    assert_eq!(tree.scan().engines[0].client_unit, None);
+}
+
+#[test]
 fn an_engine_in_a_service_of_a_users_systemd_has_its_unit_and_user() {
     let mut tree = Tree::new(Vec::new());
     let mut all = vllm(10, 8000);

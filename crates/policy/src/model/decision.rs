@@ -399,7 +399,7 @@ impl DecisionRecord {
         }
         let pod = engine.pod.as_ref().map(|pod| format!("{pod}, ")).unwrap_or_default();
         let is_stop = matches!(self.action, Action::StopEngine { .. });
-        let again = match engine.service().filter(|_| is_stop) {
+        let again = match engine.starting_service().filter(|_| is_stop) {
             _ if is_stop && engine.proof == Proof::PodContainer => {
                 "; the kubelet starts its container again".to_owned()
             }

@@ -247,6 +247,9 @@ pub struct EngineSeen {
     /// The service of a user's own systemd that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_unit: Option<UserUnit>,
+    /// The service of the system whose `docker run` runs its container in the foreground.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_unit: Option<Arc<str>>,
     /// The model, as its command line names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Arc<str>>,
@@ -347,6 +350,7 @@ impl EngineSeen {
             pod: None,
             unit: None,
             user_unit: None,
+            client_unit: None,
             model: None,
             arguments: None,
             image: None,

@@ -90,7 +90,10 @@ impl Workload {
             Supervisor::DockerOfUser(user) => {
                 engine.runtime_user() == Some(user) && engine.container.as_ref() == Some(&self.id)
             }
-            Supervisor::Systemd => engine.unit.as_ref() == Some(&self.id),
+            Supervisor::Systemd => {
+                let units = [&engine.unit, &engine.client_unit];
+                units.into_iter().flatten().any(|unit| *unit == self.id)
+            }
             Supervisor::SystemdOfUser(user) => {
                 let its = engine.user_unit.as_ref();
                 its.is_some_and(|unit| unit.user == user && unit.name == self.id)
@@ -487,6 +490,8 @@ mod tests {
         let units =
             [Supervisor::Systemd, Supervisor::SystemdOfUser(1), Supervisor::SystemdOfUser(2)];
         assert_eq!(units.map(|supervisor| held(supervisor).runs(&engine)), [false, true, false]);
+        engine.client_unit = Some("ab".into());
+        assert!(held(Supervisor::Systemd).runs(&engine), "it runs the container");
         let texts = [Supervisor::Docker, Supervisor::SystemdOfUser(1)].map(held);
         let texts = texts.map(|held| held.to_string());
         assert_eq!(texts, ["container lives", "unit lives of user 1"]);

@@ -77,6 +77,9 @@ pub struct EngineTarget {
     /// The service of a user's own systemd that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_unit: Option<UserUnit>,
+    /// The service of the system whose `docker run` runs its container in the foreground.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_unit: Option<Arc<str>>,
     /// Kind of the engine. A target has a `kind` of its own.
     #[serde(default, rename = "engine_kind")]
     pub kind: EngineKind,
@@ -115,6 +118,7 @@ impl From<&EngineSeen> for EngineTarget {
             pod: seen.pod.clone(),
             unit: seen.unit.clone(),
             user_unit: seen.user_unit.clone(),
+            client_unit: seen.client_unit.clone(),
             kind: seen.kind,
             health_url: seen.health_url.clone(),
             health_network: seen.health_network.clone(),
@@ -132,6 +136,12 @@ impl EngineTarget {
         let is_contained = self.container.is_some() || self.claimed_container.is_some();
         let unit = self.unit.as_ref().filter(|_| !is_contained && self.user_unit.is_none());
         unit.filter(|unit| unit.ends_with(".service"))
+    }
+
+    /// The service of the system that starts it again if its `Restart=` says so: the one that it
+    /// runs in, or the one that runs its container.
+    pub fn starting_service(&self) -> Option<&str> {
+        self.service().map(|unit| &**unit).or(self.client_unit.as_deref())
     }
 
     /// The loading processes of the engine, without those that serve.

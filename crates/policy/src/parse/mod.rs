@@ -3,6 +3,7 @@
 pub mod alertmanager;
 pub mod answer;
 pub mod container;
+pub mod docker_client;
 pub mod exposition;
 pub mod file_sd;
 pub mod gguf;

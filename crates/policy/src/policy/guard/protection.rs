@@ -199,6 +199,7 @@ impl Traits {
         };
         let mut units = labelled(&UNIT_LABELS, labels);
         units.extend(system_units(path).map(str::to_owned));
+        units.extend(engine.client_unit.iter().map(|unit| unit.to_string()));
         let mut containers = labelled(&CONTAINER_LABELS, labels);
         containers.extend(engine.container_name.iter().map(|name| name.to_string()));
         let is_of_user = path.starts_with("/user.slice/");

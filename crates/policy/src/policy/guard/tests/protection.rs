@@ -100,6 +100,10 @@ fn an_engine_matches_by_name_processes_and_their_cgroups() {
     let named = |name: &str| EngineTarget { container_name: Some(name.into()), ..inside.clone() };
     assert!(protects(&by_container, &named("prod-1")), "Docker has reported it");
     assert!(!protects(&by_container, &named("test-1")));
+    let by_unit = Protected { units: globs(&["prod.service"]), ..Protected::default() };
+    let client_unit = Some("prod.service".into());
+    let run = EngineTarget { client_unit, ..named("test-1") };
+    assert!(protects(&by_unit, &run) && !protects(&by_unit, &named("test-1")));
 }
 
 #[test]
