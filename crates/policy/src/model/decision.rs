@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::{Action, EnginePhase, Moment, Proof, Reading, Target};
+use super::{Action, EnginePhase, Moment, Proof, Reading, Target, UserUnit};
 
 named! {
     /// Whether remedies are done or only reported.
@@ -399,12 +399,16 @@ impl DecisionRecord {
         }
         let pod = engine.pod.as_ref().map(|pod| format!("{pod}, ")).unwrap_or_default();
         let is_stop = matches!(self.action, Action::StopEngine { .. });
-        let again = match engine.starting_service().filter(|_| is_stop) {
-            _ if is_stop && engine.proof == Proof::PodContainer => {
+        let again = match (engine.starting_service(), &engine.user_unit) {
+            _ if !is_stop => String::new(),
+            _ if engine.proof == Proof::PodContainer => {
                 "; the kubelet starts its container again".to_owned()
             }
-            Some(unit) => format!("; systemd starts {unit} again if its Restart= says so"),
-            None => String::new(),
+            (Some(unit), _) => format!("; systemd starts {unit} again if its Restart= says so"),
+            (None, Some(UserUnit { user, name })) => {
+                format!("; the systemd of user {user} starts {name} again if its Restart= says so")
+            }
+            (None, None) => String::new(),
         };
         format!("{}: {} ({pod}pid {named}){again}", self.action, self.target)
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::{
     EngineKind, EnginePhase, EngineProcess, EngineSeen, EngineTarget, Evidence, HoldReason, Holder,
-    HolderReadings, ProcessId, Target,
+    HolderReadings, ProcessId, Target, UserUnit,
 };
 use crate::policy::brake::Scope;
 
@@ -151,7 +151,13 @@ fn the_decision_has_the_stopped_engine_and_the_growth() {
     let unit = Some("vllm.service".into());
     let target = Target::Engine(Box::new(EngineTarget { unit, ..EngineTarget::from(&seen()) }));
     let again = "; systemd starts vllm.service again if its Restart= says so";
-    assert_eq!(DecisionRecord { target, ..decision }.deed(), format!("{deed}{again}"));
+    let of_system = DecisionRecord { target, ..decision };
+    assert_eq!(of_system.deed(), format!("{deed}{again}"));
+    let user_unit = Some(UserUnit { user: 1000, name: "vllm.service".into() });
+    let engine = EngineTarget { user_unit, ..EngineTarget::from(&seen()) };
+    let of_user = DecisionRecord { target: Target::Engine(Box::new(engine)), ..of_system };
+    let again = "; the systemd of user 1000 starts vllm.service again if its Restart= says so";
+    assert_eq!(of_user.deed(), format!("{deed}{again}"));
 }
 
 #[test]
