@@ -66,16 +66,17 @@ pub struct AdoptArguments {
 }
 
 const AFTER_HELP: &str = "\
-Docker's own restart policy restarts a dead engine within 100 ms, before the driver's memory is
-reclaimed: it dies again, and so on. This sets the container's restart policy to \"no\" and lets the
-daemon restart it: once there is memory, one engine at a time, later after each death in a row. The
-previous policy is stored in adopted.json in the storage folder, from where --undo restores it.
+Docker's own restart policy restarts a dead engine within 100 ms, before the driver's memory is \
+reclaimed: it dies again, and so on. This sets the container's restart policy to \"no\" and lets \
+the daemon restart it: once there is memory, one engine at a time, later after each death in a \
+row. The previous policy is stored in adopted.json in the storage folder, from where --undo \
+restores it.
 
-Labels of an existing container cannot be changed. One that is created anew, as by `docker compose
-up`, needs the label umawarden.restart=when-ready (and umawarden.restart.need=90GiB) and the restart
-policy \"no\", or an entry of restarts in the configuration.
+Labels of an existing container cannot be changed. One that is created anew, as by `docker compose \
+up`, needs the label umawarden.restart=when-ready (and umawarden.restart.need=90GiB) and the \
+restart policy \"no\", or an entry of restarts in the configuration.
 
-Exit codes: 0 done, or printed; 1 nothing to do, or Docker refuses; 2 there is no such container,
+Exit codes: 0 done, or printed; 1 nothing to do, or Docker refuses; 2 there is no such container, \
 Docker does not respond, or adopted.json cannot be written.
 
   umawarden adopt vllm --need 90GiB --yes

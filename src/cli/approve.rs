@@ -50,13 +50,12 @@ enum ApproveCommand {
 }
 
 const AFTER_HELP: &str = "\
-A remedy with `require_approval` holds until a person approves; then it is done once, at the next
-chance at which its rule still fires and nothing else holds it. An approval that is not used lapses.
-What was announced (unless_denied_within) is done at once when it is approved.
+A remedy with `require_approval` holds until a person approves; then it is done once, at the next \
+chance at which its rule still fires and nothing else holds it. An approval that is not used \
+lapses. What was announced (unless_denied_within) is done at once when it is approved.
 
-Exit codes: 0 done; 1 refused: that decision does not wait for approval, or has it; 2 no daemon
-answers, this user may not give orders, the approval cannot be kept, or a value makes no
-sense.
+Exit codes: 0 done; 1 refused: that decision does not wait for approval, or has it; 2 no daemon \
+answers, this user may not give orders, the approval cannot be kept, or a value makes no sense.
 
   umawarden approve list
   umawarden approve 42 --for 1h";
@@ -83,12 +82,12 @@ pub struct DenyArguments {
 }
 
 const DENY_HELP: &str = "\
-A remedy with `require_approval: {unless_denied_within: 10m}` announces what it will do, and does it
-after that time. `umawarden deny` prevents it: that act on that target is neither done nor announced
-again before the denial lapses, or a person approves it. It also answers a remedy that waits for
-approval.
+A remedy with `require_approval: {unless_denied_within: 10m}` announces what it will do, and does \
+it after that time. `umawarden deny` prevents it: that act on that target is neither done nor \
+announced again before the denial lapses, or a person approves it. It also answers a remedy that \
+waits for approval.
 
-Exit codes: 0 done; 1 refused: that decision does not wait, or is denied already; 2 no daemon
+Exit codes: 0 done; 1 refused: that decision does not wait, or is denied already; 2 no daemon \
 answers, this user may not give orders, or a value makes no sense.
 
   umawarden approve list

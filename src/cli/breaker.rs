@@ -39,10 +39,10 @@ enum BreakerCommand {
 }
 
 const AFTER_HELP: &str = "\
-A remedy that misses its aim too often in a row is stopped: its circuit breaker is open. It stays so
-over restarts and reboots.
+A remedy that misses its aim too often in a row is stopped: its circuit breaker is open. It stays \
+so over restarts and reboots.
 
-Exit codes: 0 done; 1 refused: there is no such rule, or its remedy has not missed its aim; 2 no
+Exit codes: 0 done; 1 refused: there is no such rule, or its remedy has not missed its aim; 2 no \
 daemon answers, or this user may not give orders.
 
   umawarden breaker list

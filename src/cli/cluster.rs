@@ -20,15 +20,15 @@ pub struct ClusterArguments {
 }
 
 const AFTER_HELP: &str = "\
-Shows the nodes of the cluster as this node's daemon sees them: available memory of each, the
-weakest, and nodes without a response, with the reason. A response is outdated after three queries
+Shows the nodes of the cluster as this node's daemon sees them: available memory of each, the \
+weakest, and nodes without a response, with the reason. A response is outdated after three queries \
 (and 5 s); while any node is unknown, so is the weakest.
 
-Nodes are configured under cluster: by peers, dns and file_sd, or by prometheus. With --json: one
+Nodes are configured under cluster: by peers, dns and file_sd, or by prometheus. With --json: one \
 node a line.
 
-Exit codes: 0 all nodes are known; 1 one is unknown; 2 no cluster is configured, no daemon answers,
-or this user may not query it.";
+Exit codes: 0 all nodes are known; 1 one is unknown; 2 no cluster is configured, no daemon \
+answers, or this user may not query it.";
 
 #[derive(Debug, Deserialize)]
 struct Node {

@@ -42,11 +42,11 @@ struct CheckArguments {
 }
 
 const AFTER_HELP: &str = "\
-Reads the configuration, the rules, the web configuration (--web.config.file) with its certificates,
-and the tokens file (--web.tokens.file) with what it names. It listens nowhere and changes nothing.
-Keys and certificates for other servers are read when they are needed; those that cannot be read now
-are remarks (mind: …), and no mistakes.
-`umawarden rules check` checks rules in depth.
+Reads the configuration, the rules, the web configuration (--web.config.file) with its \
+certificates, and the tokens file (--web.tokens.file) with what it names. It listens nowhere and \
+changes nothing. Keys and certificates for other servers are read when they are needed; those that \
+cannot be read now are remarks (mind: …), and no mistakes. `umawarden rules check` checks rules in \
+depth.
 
 Exit codes: 0 all fine, 1 mistakes, 2 a file cannot be read.";
 

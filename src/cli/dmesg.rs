@@ -53,42 +53,42 @@ This is text: local users may have had lines of it written (by a newline in a mo
 On the node itself, `umawarden dmesg` as root reads /dev/kmsg, where that cannot be.";
 
 const AFTER_HELP: &str = "\
-Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …; JSON also as jq
-lays it out), the journal's short formats and JSON, syslog files (RFC 5424 too), raw /dev/kmsg and
-netconsole, talosctl dmesg, busybox, Loki's logcli, JSON of shippers and log services (Vector,
-Filebeat, Fluent Bit, Talos, Graylog, Cloud Logging, Azure, Splunk, …), bare lines, and any of these
-indented, quoted or with a container log's stamps. One prefix before each line is read, if the first
-stamp of the log has it: a host (pdsh, clush, srun -l), a service (Docker Compose), a pod (kubectl,
-stern), a file or line number (grep, cat -n). `origin` is what it names. Only what the kernel wrote
-counts, and the kills that systemd-oomd, earlyoom, nohang, oomd and Talos log themselves. The
-kernel's words right behind a stamp count in a log that names no programs.
+Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …; JSON also as jq \
+lays it out), the journal's short formats and JSON, syslog files (RFC 5424 too), raw /dev/kmsg and \
+netconsole, talosctl dmesg, busybox, Loki's logcli, JSON of shippers and log services (Vector, \
+Filebeat, Fluent Bit, Talos, Graylog, Cloud Logging, Azure, Splunk, …), bare lines, and any of \
+these indented, quoted or with a container log's stamps. One prefix before each line is read, if \
+the first stamp of the log has it: a host (pdsh, clush, srun -l), a service (Docker Compose), a \
+pod (kubectl, stern), a file or line number (grep, cat -n). `origin` is what it names. Only what \
+the kernel wrote counts, and the kills that systemd-oomd, earlyoom, nohang, oomd and Talos log \
+themselves. The kernel's words right behind a stamp count in a log that names no programs.
 
-A kill is reported once, by the first line that proves it. The kernel writes at most ten OOM traces
-in five seconds, and only `Killed process …` for further kills, so that this line suffices; so does
-an `oom-kill:` line. Facts of missing lines (cgroup, trigger, driver) are null.
+A kill is reported once, by the first line that proves it. The kernel writes at most ten OOM \
+traces in five seconds, and only `Killed process …` for further kills, so that this line suffices; \
+so does an `oom-kill:` line. Facts of missing lines (cgroup, trigger, driver) are null.
 
-With --json: `utc` if the log's times have a zone. Times without a zone (dmesg -T, journalctl,
-syslog) are interpreted in this machine's (TZ), and `utc_from` is \"local_time\". If the year is
-missing too, it is the last one before the file was written (standard input: before now), and
-`utc_from` is \"local_time_without_year\". So read other machines' logs with their zone:
-TZ=America/New_York umawarden dmesg kern.log. `uptime_seconds` is the kernel's clock, if the log
+With --json: `utc` if the log's times have a zone. Times without a zone (dmesg -T, journalctl, \
+syslog) are interpreted in this machine's (TZ), and `utc_from` is \"local_time\". If the year is \
+missing too, it is the last one before the file was written (standard input: before now), and \
+`utc_from` is \"local_time_without_year\". So read other machines' logs with their zone: \
+TZ=America/New_York umawarden dmesg kern.log. `uptime_seconds` is the kernel's clock, if the log \
 has it. utc is null if only that is known, for dmesg -e, and for months that are not English.
 
-`provenance` is kmsg for records of /dev/kmsg, which cannot be forged. Otherwise it is text,
-text_with_facility or text_of_records (raw records), by the form of the line: local users can cause
-lines that look like the kernel's, so that it is a hint.
+`provenance` is kmsg for records of /dev/kmsg, which cannot be forged. Otherwise it is text, \
+text_with_facility or text_of_records (raw records), by the form of the line: local users can \
+cause lines that look like the kernel's, so that it is a hint.
 
-Exit codes, as a linter's: 0 no event in the log, 1 at least one event (recovered ones too; not the
-records of --all), 2 it cannot be read, is not a log, or has no event but lines that hold the
-kernel's words for one. Such lines are named on standard error, also beside events. So 1 is a
+Exit codes, as a linter's: 0 no event in the log, 1 at least one event (recovered ones too; not \
+the records of --all), 2 it cannot be read, is not a log, or has no event but lines that hold the \
+kernel's words for one. Such lines are named on standard error, also beside events. So 1 is a \
 result, not a failure. Under `set -e`:
   umawarden dmesg --json incident.log > events.json || [ $? -eq 1 ]
 
 Examples:
-  umawarden dmesg                                       this machine, now (as root)
-  journalctl -k -b -1 | umawarden dmesg -               the boot before this one
+  umawarden dmesg                           this machine, now (as root)
+  journalctl -k -b -1 | umawarden dmesg -   the boot before this one
   umawarden dmesg --json incident.log | jq -r .kind | sort | uniq -c
-  umawarden dmesg --json kern.log | jq -c 'select(.kind == \"oom_kill\") | [.utc, .comm, .memcg]'
+  umawarden dmesg --json kern.log | jq -c 'select(.kind == \"oom_kill\") | .comm'
   zcat /var/log/kern.log.2.gz | umawarden dmesg -";
 
 /// Runs the command.

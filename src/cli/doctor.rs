@@ -62,16 +62,17 @@ pub struct DoctorArguments {
 }
 
 const AFTER_HELP: &str = "\
-Checks this node for faults that kill engines, or restart them before the memory of their dead
-predecessors is reclaimed, and prints a fix for each: restart policies, --rm, health checks and
-shm_size of containers; restarts, limits, timeouts, order and KillMode of systemd units; swap,
-settings, kernel, driver, kernel log, and permissions that the rules need; rights at the API server
-of Kubernetes; how running engines read weights; and what is known against the versions and options
-of engines, with its source. Units are read from systemd if it runs, and from their files otherwise.
-The scripts that they start are read, and not run. Nothing is changed. Each source has a timeout of
-ten seconds. A check that cannot be made is \"unknown\", with the reason: try it with sudo.
+Checks this node for faults that kill engines, or restart them before the memory of their dead \
+predecessors is reclaimed, and prints a fix for each: restart policies, --rm, health checks and \
+shm_size of containers; restarts, limits, timeouts, order and KillMode of systemd units; swap, \
+settings, kernel, driver, kernel log, and permissions that the rules need; rights at the API \
+server of Kubernetes; how running engines read weights; and what is known against the versions and \
+options of engines, with its source. Units are read from systemd if it runs, and from their files \
+otherwise. The scripts that they start are read, and not run. Nothing is changed. Each source has \
+a timeout of ten seconds. A check that cannot be made is \"unknown\", with the reason: try it with \
+sudo.
 
-Exit codes: 0 nothing found, 1 warnings, 3 problems, 2 the arguments, the advice or the daemon's
+Exit codes: 0 nothing found, 1 warnings, 3 problems, 2 the arguments, the advice or the daemon's \
 configuration cannot be read. Unknown checks do not change the exit code.
 
   sudo umawarden doctor

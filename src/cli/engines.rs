@@ -48,11 +48,11 @@ fn after_help() -> String {
     format!(
         "Shows the inference engines that the daemon has found, their phases with the evidence, \
          and those that ended in the last ten minutes. {} and {last} are recognised by their \
-         names; others are declared in the configuration under engines. Then the deferred restarts \
-         of containers and units, with their states. With --json: one engine a line, with all its \
-         processes and their memory, and then the restarts.\n\nExit codes: 0 shown; 1 one of them \
-         is stuck (not ready, and without progress) or given up (it died too often); 2 no daemon \
-         responds, or this user may not query it.",
+         names; others are declared in the configuration under engines. Then come the deferred \
+         restarts of containers and units, with their states. With --json: one engine a line, with \
+         all its processes and their memory, and then the restarts.\n\nExit codes: 0 shown; 1 one \
+         of them is stuck (not ready, and without progress) or given up (it died too often); 2 no \
+         daemon responds, or this user may not query it.",
         known.join(", ")
     )
 }

@@ -73,14 +73,14 @@ pub struct ExplainArguments {
 }
 
 const AFTER_HELP: &str = "\
-Explains why a rule acted or did not act: the value of each part of its condition and aim, its state
-and since when, each guard rail, and its last decisions. Read-only, and usable while the daemon
-runs, which has the present values.
+Explains why a rule acted or did not act: the value of each part of its condition and aim, its \
+state and since when, each guard rail, and its last decisions. Read-only, and usable while the \
+daemon runs, which has the present values.
 
-Without a daemon, and of another time, values come from the flight recorder, whose recording is
-replayed up to the time; it is up to five seconds behind. Earlier decisions come from the journal.
-Without a recording, the journal has the decisions and the values at their time; ranges and offsets
-are unknown then, and the rules are the current ones.
+Without a daemon, and of another time, values come from the flight recorder, whose recording is \
+replayed up to the time; it is up to five seconds behind. Earlier decisions come from the journal. \
+Without a recording, the journal has the decisions and the values at their time; ranges and \
+offsets are unknown then, and the rules are the current ones.
 
 With --release only the journal is read, for the last five releases of that engine, or of all.
 
@@ -89,7 +89,7 @@ Exit codes: 0 explained, 2 nothing is known of that rule, engine or time.
   umawarden explain PageCacheEatsReserve
   umawarden explain MemoryRunsOutSoon --at -10m
   umawarden explain 17
-  umawarden explain Low --recording 20261121T040731Z-Low.umarec --json | jq .sentence
+  umawarden explain Low --recording INCIDENT --json | jq .sentence
   umawarden explain --release deepseek";
 
 impl ExplainArguments {

@@ -73,6 +73,28 @@ mod tests {
     use super::*;
     use crate::cli::Arguments;
 
+    /// The command and all below it.
+    fn all(command: &Command) -> Vec<&Command> {
+        std::iter::once(command).chain(command.get_subcommands().flat_map(all)).collect()
+    }
+
+    #[test]
+    fn the_terminal_wraps_paragraphs_and_other_lines_fit_80_columns() {
+        let program = Arguments::command();
+        for command in all(&program) {
+            let (name, help) = (command.get_name(), command.get_after_help());
+            let help = help.map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = help.lines().collect();
+            let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            for two in lines.windows(2) {
+                assert!(!is_prose(two[0]) || !is_prose(two[1]), "{name}: {two:?}");
+            }
+            for line in lines {
+                assert!(is_prose(line) || line.chars().count() <= 80, "{name}: {line}");
+            }
+        }
+    }
+
     #[test]
     fn every_command_is_in_one_group_with_its_whole_sentence() {
         let command = Arguments::command();

@@ -62,35 +62,35 @@ const FOLLOWED_EVERY: Duration = Duration::from_millis(500);
 const SETTLES: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
-Kinds: decision, outcome, alert, note, operator (what people ordered); of engines engine_phase,
-engine_stuck, engine_restart, engine_died, engine_release, engine_load; of memory and the machine
-lease, unaccounted_baseline, memory_verdict, reboot_checked, unclean_boot. All others are faults in
-the kernel log.
+Kinds: decision, outcome, alert, note, operator (what people ordered); of engines engine_phase, \
+engine_stuck, engine_restart, engine_died, engine_release, engine_load; of memory and the machine \
+lease, unaccounted_baseline, memory_verdict, reboot_checked, unclean_boot. All others are faults \
+in the kernel log.
 
-It only reads, and may be used while the daemon runs, by whoever may read its directory (mode 0750,
-of the user that runs the daemon, mostly root). The oldest entry comes first.
+It only reads, and may be used while the daemon runs, by whoever may read its directory (mode \
+0750, of the user that runs the daemon, mostly root). The oldest entry comes first.
 
-Times, of --since and --until too, are UTC. With --json each line has `time`, RFC 3339 with
-milliseconds, and, but for kernel events, `uptime_seconds`, the same instant since the boot; an
-outcome has `took_seconds`. (`at`, `ended` and `took` say the same to the nanosecond.) Kernel events
-have the keys of `umawarden dmesg --json`, where `utc` is the record's own time, and boot_id; under
---path.kmsg=FILE that is the boot's id, a colon and FILE.
+Times, of --since and --until too, are UTC. With --json each line has `time`, RFC 3339 with \
+milliseconds, and, but for kernel events, `uptime_seconds`, the same instant since the boot; an \
+outcome has `took_seconds`. (`at`, `ended` and `took` say the same to the nanosecond.) Kernel \
+events have the keys of `umawarden dmesg --json`, where `utc` is the record's own time, and \
+boot_id; under --path.kmsg=FILE that is the boot's id, a colon and FILE.
 
-After a crash, --last-boot shows the last seconds of the boot before this one from the black box,
-and says whether that boot ended in order: it did if umawarden was stopped and the next boot began
-within 15 minutes; it did not if the records just stop. Where umawarden was stopped long before,
+After a crash, --last-boot shows the last seconds of the boot before this one from the black box, \
+and says whether that boot ended in order: it did if umawarden was stopped and the next boot began \
+within 15 minutes; it did not if the records just stop. Where umawarden was stopped long before, \
 that is not known.
 
 Exit codes: 0 fine, also when there is nothing to show; 2 there is no readable journal.
 
 Examples:
-  umawarden history --since 2h                        what happened in the last two hours
+  umawarden history --since 2h                    what happened in two hours
   umawarden history --since 2026-11-21T03:00 --until 2026-11-21T04:00
-  umawarden history --rule PageCacheEatsReserve       what one rule saw, decided and did
-  umawarden history --follow --since 10m              and what happens from now on
-  umawarden history --last-boot                       the last seconds before a crash
+  umawarden history --rule PageCacheEatsReserve   what one rule decided and did
+  umawarden history --follow --since 10m          and what happens from now on
+  umawarden history --last-boot                   the seconds before a crash
   umawarden history --kind oom_kill,xid --json | jq -r '[.time, .comm] | @tsv'
-  umawarden history --kind decision --limit 0 --json | jq -r .reason | sort | uniq -c";
+  umawarden history --kind decision --json | jq -r .reason | sort | uniq -c";
 
 /// Runs the command.
 pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {

@@ -119,21 +119,23 @@ pub struct LaunchArguments {
 }
 
 const AFTER_HELP: &str = "\
-Waits until the node can take the engine, runs the command in the foreground, and reports its cause
-of death: exit code or signal, its phase, whether the kernel's OOM killer, another killer or a
-signal ended it or one of its processes, the evidence, memory at that moment, what is left behind,
-and what to do. A running daemon gets the engine's processes, and keeps the report (`umawarden
-history`); without one it goes to --report-file.
+Waits until the node can take the engine, runs the command in the foreground, and reports its \
+cause of death: exit code or signal, its phase, whether the kernel's OOM killer, another killer or \
+a signal ended it or one of its processes, the evidence, memory at that moment, what is left \
+behind, and what to do. A running daemon gets the engine's processes, and keeps the report \
+(`umawarden history`); without one it goes to --report-file.
 
-The report goes to standard error; standard input and output are the command's. What the command
-writes last is part of the report if its output is a file, or with --tee. A key on the
-terminal (Ctrl-C, Ctrl-Z) reaches the command as if the shell had started it; SIGHUP, SIGINT,
-SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2 and SIGWINCH that are sent to umawarden are passed on to it. If
-umawarden itself is killed with SIGKILL, the command goes on. Needs no privilege; without the right
-to read the kernel log (root, or CAP_SYSLOG) it does not see OOM kills, which the report says.
+The report goes to standard error; standard input and output are the command's. What the command \
+writes last is part of the report if its output is a file, or with --tee. A key on the terminal \
+(Ctrl-C, Ctrl-Z) reaches the command as if the shell had started it; SIGHUP, SIGINT, SIGQUIT, \
+SIGTERM, SIGUSR1, SIGUSR2 and SIGWINCH that are sent to umawarden are passed on to it. If \
+umawarden itself is killed with SIGKILL, the command goes on. Needs no privilege; without the \
+right to read the kernel log (root, or CAP_SYSLOG) it does not see OOM kills, which the report \
+says.
 
 Exit codes: the command's own, 128 and the number of the signal that ended it, or
-   79  the command said 0, but a process of it was killed, or it gave up (not with --pass-exit-code)
+   79  the command ended with 0, but a process of it was killed, or it gave up;
+       never with --pass-exit-code
   124  there was no memory for it in time, or never is: it was not run
   125  umawarden itself failed: it was not run
   126  the command cannot be executed
@@ -141,7 +143,7 @@ Exit codes: the command's own, 128 and the number of the signal that ended it, o
     2  the arguments are wrong, or --need auto finds no earlier load
 
   umawarden launch --need auto --name chat -- vllm serve MODEL
-  umawarden launch --need 90GiB --name chat -- vllm serve MODEL --gpu-memory-utilization 0.7";
+  umawarden launch --need 90GiB --prepare --name chat -- vllm serve MODEL";
 
 /// As of all commands.
 const WRONG_ARGUMENTS: u8 = 2;

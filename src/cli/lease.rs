@@ -52,10 +52,10 @@ pub struct LeaseCommandArguments {
 }
 
 const AFTER_HELP: &str = "\
-Waits as `umawarden gate` does, reserves the memory, and becomes the command: same process, same
-terminal, nothing in between. Others that wait for memory see the lease (`umawarden leases`). It
-ends when the memory was taken, when the process ends, or after --lease. `umawarden launch` does the
-same and explains the command's death.
+Waits as `umawarden gate` does, reserves the memory, and becomes the command: same process, same \
+terminal, nothing in between. Others that wait for memory see the lease (`umawarden leases`). It \
+ends when the memory was taken, when the process ends, or after --lease. `umawarden launch` does \
+the same and explains the command's death.
 
 Exit codes: the command's own, or
   124  there was no memory for it in time, or never: it was not run

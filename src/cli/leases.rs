@@ -32,12 +32,12 @@ pub struct LeasesArguments {
 }
 
 const AFTER_HELP: &str = "\
-Shows who has reserved memory for a start on this node, and who waits for whom. `umawarden gate`,
-`launch` and `lease` reserve what --need asks for, one start at a time (starts: {at_once:
-1} in the configuration file). A lease ends when its memory was taken, when its process ends, or
-after its time. Needs no daemon; reads /run/umawarden/leases.json.
+Shows who has reserved memory for a start on this node, and who waits for whom. `umawarden gate`, \
+`launch` and `lease` reserve what --need asks for, one start at a time (starts: {at_once: 1} in \
+the configuration file). A lease ends when its memory was taken, when its process ends, or after \
+its time. Needs no daemon; reads /run/umawarden/leases.json.
 
-Exit codes: 0 shown, or ended; 1 none has that name; 2 the configuration or the ledger cannot be
+Exit codes: 0 shown, or ended; 1 none has that name; 2 the configuration or the ledger cannot be \
 used.
 
   umawarden leases

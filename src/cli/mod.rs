@@ -79,8 +79,8 @@ pub const BUILD: &str = concat!(
 const AFTER_HELP: &str = "\
 Exit codes: 0 fine, 1 findings (something is wrong with what was checked), 2 unusable input.
 
-Start with `umawarden run`: it watches, exports on :9942 and says what it would do; it changes
-nothing until you give it --mode enforce. `umawarden top` shows what it sees.";
+Start with `umawarden run`: it watches, exports on :9942 and logs what it would do. It changes \
+nothing without --mode enforce. `umawarden top` shows what it sees.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]

@@ -25,7 +25,7 @@ pub struct NvmlChildArguments {
 }
 
 const AFTER_HELP: &str = "\
-`umawarden run` starts it. It reads a request a line, {\"version\":1,\"number\":1}, and writes a
+`umawarden run` starts it. It reads a request a line, {\"version\":1,\"number\":1}, and writes a \
 response a line. It ends with its input, with its parent, or if the driver is unavailable:
 
   echo '{\"version\":1,\"number\":1}' | umawarden nvml-child

@@ -60,13 +60,13 @@ pub struct ResumeArguments {
 }
 
 const AFTER_HELP: &str = "\
-While paused, umawarden watches, alerts and decides, and does nothing. The switch is the file
-`paused` in the storage folder: it works while the daemon is down or hangs, and survives restarts
-and reboots. `touch` and `rm` do as well. The daemon reads it four times a second, and once more
+While paused, umawarden watches, alerts and decides, and does nothing. The switch is the file \
+`paused` in the storage folder: it works while the daemon is down or hangs, and survives restarts \
+and reboots. `touch` and `rm` do as well. The daemon reads it four times a second, and once more \
 right before an action; an action in progress is not stopped.
 
-Exit codes: 0 done, or paused already; of `pause status`: paused; 1 not paused; 2 the file cannot be
-written, removed or read, or the daemon does not comply.
+Exit codes: 0 done, or paused already; of `pause status`: paused; 1 not paused; 2 the file cannot \
+be written, removed or read, or the daemon does not comply.
 
   umawarden pause --comment 'firmware update'
   umawarden pause status

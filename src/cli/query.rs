@@ -58,16 +58,16 @@ pub struct QueryArguments {
 }
 
 const AFTER_HELP: &str = "\
-The daemon keeps a sample of every series each 5 s for the last 6 hours; those from before its start
-come from the flight recorder. --recording replays a recording without a daemon, as far back as it
-reaches, with a sample a second (each 5 s if the range is longer than an hour).
+The daemon keeps a sample of every series each 5 s for the last 6 hours; those from before its \
+start come from the flight recorder. --recording replays a recording without a daemon, as far back \
+as it reaches, with a sample a second (each 5 s if the range is longer than an hour).
 
-Series have the labels that rules see: no instance, no job. A reading that failed, or that this
+Series have the labels that rules see: no instance, no job. A reading that failed, or that this \
 machine does not have, is absent. `umawarden rules check --now` says which rules hold.
 
-One value is printed as a table. Values over time are printed as one line a series, the least at
-the bottom of the line and the greatest at its top; one series alone is plotted. Characters are
-plain ASCII where the locale is not UTF-8. A range alone, such as uma_memory_free_bytes[1m], is
+One value is printed as a table. Values over time are printed as one line a series, the least at \
+the bottom of the line and the greatest at its top; one series alone is plotted. Characters are \
+plain ASCII where the locale is not UTF-8. A range alone, such as uma_memory_free_bytes[1m], is \
 printed as its samples with their times. --json prints a series a line, as Prometheus' API has it.
 
 Exit codes: 0 shown; 1 the expression yields nothing; 2 it cannot be used, or no daemon responds.
@@ -75,9 +75,9 @@ Exit codes: 0 shown; 1 the expression yields nothing; 2 it cannot be used, or no
 Examples:
   umawarden query 'uma_pool_available_bytes'
   umawarden query 'uma_memory_free_bytes' --since 1h
-  umawarden query 'rate(uma_memory_reclaim_scanned_pages_total[1m])' --since 30m --step 10s
+  umawarden query 'rate(uma_memory_major_page_faults_total[1m])' --since 30m
   umawarden query 'uma_engine_memory_bytes' --since 10:00 --until 10:30
-  sudo umawarden query 'uma_memory_free_bytes' --since 1d --recording /var/lib/umawarden";
+  umawarden query uma_memory_free_bytes --since 1d --recording INCIDENT";
 
 /// Checked here, and read later: of a recording, times count back from its end.
 fn past(text: &str) -> Result<String, String> {

@@ -59,13 +59,13 @@ pub struct RebootArguments {
 }
 
 const AFTER_HELP: &str = "\
-The daemon reboots the machine in the configured way (reboot in the configuration), in enforce mode
-alone: logged-in users are notified, the delay passes, and it is done once nothing holds it: budget,
-minimum uptime, users, engines, windows, alerts, the cluster's lock. --status shows what holds it.
---force ignores the named conditions; a journal that cannot be read, a pause, and another reboot in
-progress cannot be ignored.
+The daemon reboots the machine in the configured way (reboot in the configuration), in enforce \
+mode alone: logged-in users are notified, the delay passes, and it is done once nothing holds it: \
+budget, minimum uptime, users, engines, windows, alerts, the cluster's lock. --status shows what \
+holds it. --force ignores the named conditions; a journal that cannot be read, a pause, and \
+another reboot in progress cannot be ignored.
 
-Exit codes: 0 done; 1 refused: something holds it, or nothing is scheduled; 2 no daemon responds,
+Exit codes: 0 done; 1 refused: something holds it, or nothing is scheduled; 2 no daemon responds, \
 this user may not give orders, or a value is invalid.
 
   umawarden reboot --why 'the driver is stuck' --delay 5m

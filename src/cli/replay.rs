@@ -43,32 +43,31 @@ pub struct ReplayArguments {
 }
 
 const AFTER_HELP: &str = "\
-`umawarden run` records the input of its rules into `recording` in its storage folder, and keeps
-the minutes around each firing rule in `incidents`. A replay runs the same rules, or others, over
-it, and prints events, alerts and decisions with the recorded times. Nothing is done. A kernel log
-as text (any that `umawarden dmesg` reads) is replayed with the shipped rules; memory is unknown in
-it, and so are rules that need it.
+`umawarden run` records the input of its rules into `recording` in its storage folder, and keeps \
+the minutes around each firing rule in `incidents`. A replay runs the same rules, or others, over \
+it, and prints events, alerts and decisions with the recorded times. Nothing is done. A kernel log \
+as text (any that `umawarden dmesg` reads) is replayed with the shipped rules; memory is unknown \
+in it, and so are rules that need it.
 
 A recording does not react: whatever a replay decides, the recorded events and outcomes follow.
 
-A replay gives exactly the recorded decisions from the start of the process. A recording that
-begins later, as a ring or an incident does after some time, lacks the state of the rules:
-cooldowns, budgets, pending alerts. Its decisions are not compared with the recorded ones, and the
+A replay gives exactly the recorded decisions from the start of the process. A recording that \
+begins later, as a ring or an incident does after some time, lacks the state of the rules: \
+cooldowns, budgets, pending alerts. Its decisions are not compared with the recorded ones, and the \
 first minutes are a warm-up.
 
-Exit codes: 0 fine; 1 --diff found differences, or part of the recording is damaged or missing (as
-after a power cut: what is whole is shown, and a line that begins with # says what is not); 2 the
+Exit codes: 0 fine; 1 --diff found differences, or part of the recording is damaged or missing (as \
+after a power cut: what is whole is shown, and a line that begins with # says what is not); 2 the \
 file cannot be used: it is neither a recording nor a kernel log, or --diff has nothing to compare.
 
 Examples:
-  umawarden replay /var/lib/umawarden/incidents/20261121T040731Z-PageCacheEatsReserve.umarec
-                                           what was seen, decided and done, line by line
-  umawarden replay INCIDENT --diff         does this version still decide the same?
+  umawarden replay INCIDENT                 what was recorded, line by line
+  umawarden replay INCIDENT --diff          what this version decides otherwise
   umawarden replay /var/lib/umawarden --rules my.yaml --diff
-                                           what would my rules have done differently, as far
-                                           back as the flight recorder reaches?
-  umawarden replay INCIDENT --json | jq -r 'select(.kind == \"decision\") | .rule.alert'
-  journalctl -k -b -1 | umawarden replay - what would they have said to the last boot's log?";
+                                          what my rules would do differently
+  umawarden replay INCIDENT --json | jq 'select(.kind == \"decision\")'
+  journalctl -k -b -1 | umawarden replay -
+                                          what rules find in the last boot's log";
 
 /// Runs the command.
 ///

@@ -19,16 +19,15 @@ pub struct RunArguments {
 }
 
 const AFTER_HELP: &str = "\
-Runs in the foreground until SIGTERM or SIGINT; SIGHUP, and POST /-/reload on the control socket,
-reload the rules.
-In observe mode, the default, nothing is changed: actions are logged as \"would act\", journalled,
-counted and shown on http://HOST:9942/.
+Runs in the foreground until SIGTERM or SIGINT; SIGHUP, and POST /-/reload on the control socket, \
+reload the rules. In observe mode, the default, nothing is changed: actions are logged as \"would \
+act\", journalled, counted and shown on http://HOST:9942/.
 
   umawarden run                                   watch, export, report
   umawarden run --mode enforce                    and act
   umawarden run --rules shipped --rules my.yaml   with rules of one's own, too
 
-Needs no privilege to start. As root it reads the kernel log and can act; missing privileges are
+Needs no privilege to start. As root it reads the kernel log and can act; missing privileges are \
 logged, and the rest works.
 
 Exit codes: 0 ended on request, 2 a setting, a file or an address cannot be used.";

@@ -76,10 +76,10 @@ enum SilenceCommand {
 }
 
 const AFTER_HELP: &str = "\
-While a silence is in force, the remedies of its rules hold; their alerts go on, and what would have
-been done is journalled. It outlives restarts and reboots, and ends by itself.
+While a silence is in force, the remedies of its rules hold; their alerts go on, and what would \
+have been done is journalled. It outlives restarts and reboots, and ends by itself.
 
-Exit codes: 0 done; 1 refused: there is no such rule or silence, or it has ended already; 2 no
+Exit codes: 0 done; 1 refused: there is no such rule or silence, or it has ended already; 2 no \
 daemon answers, this user may not give orders, or a value makes no sense.
 
   umawarden silence PageCacheEatsReserve --for 2h --comment 'loading by hand'

@@ -24,14 +24,14 @@ pub struct StatusArguments {
 }
 
 const AFTER_HELP: &str = "\
-Shows on one screen whether the node is well and why not, what waits for a person, where memory is,
-the engines, who waits, and what happened last. In a pipe lists and lines are whole. `umawarden top`
-shows the same once a second. With --json: one object a node.
+Shows on one screen whether the node is well and why not, what waits for a person, where memory \
+is, the engines, who waits, and what happened last. In a pipe lists and lines are whole. \
+`umawarden top` shows the same once a second. With --json: one object a node.
 
-Not well is a node with a firing alert, a stuck engine, or memory that is lost; unknown one on which
-something necessary for this cannot be read.
+Not well is a node with a firing alert, a stuck engine, or memory that is lost; unknown one on \
+which something necessary for this cannot be read.
 
-Exit codes: 0 it is well; 1 a warning, or it is unknown; 3 critical; 2 no daemon answers, or this
+Exit codes: 0 it is well; 1 a warning, or it is unknown; 3 critical; 2 no daemon answers, or this \
 user may not query it. Of several nodes it is the worst.
 
   umawarden status

@@ -51,8 +51,8 @@ struct CreateArguments {
 /// The roles, from the table of routes.
 fn help() -> String {
     let mut help = "\
-The token is printed once and stored nowhere: its owner sends it as `Authorization: Bearer TOKEN`.
-The file has only its hash:
+The token is printed once and stored nowhere: its owner sends it as `Authorization: Bearer \
+TOKEN`. The file has only its hash:
 
   umawarden token create --name alertmanager --role operate
 
@@ -63,8 +63,8 @@ The file is a list of such entries, and of these, for clients with a certificate
   - user: alice                    # of basic_auth_users
     role: remedy
 
-Each may have `expires: 2027-01-01T00:00:00Z`; a token may have `token_file: FILE` for its hash.
-The file must not be world-readable, and writable by its owner alone: chmod 600.
+Each may have `expires: 2027-01-01T00:00:00Z`; a token may have `token_file: FILE` for its hash. \
+The file must not be readable by everybody, and writable by its owner alone: chmod 600.
 
 Roles that requests over the network need; remedy includes operate, and that read:
 

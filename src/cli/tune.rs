@@ -68,16 +68,17 @@ pub struct TuneArguments {
 }
 
 const AFTER_HELP: &str = "\
-Compares the kernel's settings with a profile for a node of this kind and size, and gives for each
-the reason, its certainty (measured, derived, default, guess) and its cost. A value within the
-profile's bounds is kept. The profile reserves memory that the driver gets without waiting. That
-memory is not available, and vLLM refuses to start if less is available than its share of all
+Compares the kernel's settings with a profile for a node of this kind and size, and gives for each \
+the reason, its certainty (measured, derived, default, guess) and its cost. A value within the \
+profile's bounds is kept. The profile reserves memory that the driver gets without waiting. That \
+memory is not available, and vLLM refuses to start if less is available than its share of all \
 memory (--gpu-memory-utilization): tune warns about such values, where CPU and GPU share memory.
 
---apply sets what differs now; --persist writes the settings to a file for each boot (systemd-sysctl
-reads it); both may be combined. A file that umawarden did not write, or that was changed, is
-replaced only with --force. While a remedy of the daemon has changed a setting temporarily, the
-original value is compared and written; if --apply changes it, the daemon keeps the new value.
+--apply sets what differs now; --persist writes the settings to a file for each boot \
+(systemd-sysctl reads it); both may be combined. A file that umawarden did not write, or that was \
+changed, is replaced only with --force. While a remedy of the daemon has changed a setting \
+temporarily, the original value is compared and written; if --apply changes it, the daemon keeps \
+the new value.
 
 Exit codes: 0 done; 1 with --check: something differs; 2 a file cannot be read or written.
 

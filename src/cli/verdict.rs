@@ -32,15 +32,15 @@ Shows the daemon's assessment of memory in no counter of the kernel, with its ev
   wedged       the driver is stuck, by at least two independent signs: reboot
   unknown      necessary facts are unknown, which are listed
 
-Below is who took memory within the last ten seconds, with the evidence: the driver's figures,
-those of processes, the kernel's counters, or that one engine alone has the driver open.
+Below is who took memory within the last ten seconds, with the evidence: the driver's figures, \
+those of processes, the kernel's counters, or that one engine alone has the driver open. \
 stop_engine chooses by this account, and stops no engine if it is ambiguous.
 
-The series uma_memory_verdict{verdict=\"…\"} and uma_memory_growth_bytes{owner=\"…\"} have the same,
-for rules and dashboards.
+The series uma_memory_verdict{verdict=\"…\"} and uma_memory_growth_bytes{owner=\"…\"} have the \
+same, for rules and dashboards.
 
-Exit codes: 0 no problem; 1 orphan, held_shmem, leaked or wedged; 2 no daemon responds, or this user
-may not query it.";
+Exit codes: 0 no problem; 1 orphan, held_shmem, leaked or wedged; 2 no daemon responds, or this \
+user may not query it.";
 
 #[derive(Debug, Deserialize)]
 struct Shown {

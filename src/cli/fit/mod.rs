@@ -127,34 +127,34 @@ pub struct FitArguments {
 }
 
 const AFTER_HELP: &str = "\
-Reads this node's available memory, queries its peers for theirs, and shows whether a model fits,
-which node is the weakest, and the --gpu-memory-utilization (vLLM) or --mem-fraction-static (SGLang)
-that is safe on all of them. Available memory is that of `umawarden gate`: memory of other services,
-of running engines too, and the kernel's reserve are excluded.
+Reads this node's available memory, queries its peers for theirs, and shows whether a model fits, \
+which node is the weakest, and the --gpu-memory-utilization (vLLM) or --mem-fraction-static \
+(SGLang) that is safe on all of them. Available memory is that of `umawarden gate`: memory of \
+other services, of running engines too, and the kernel's reserve are excluded.
 
-What an engine takes beside weights and KV cache is known as ranges that reports measured. A model
-*fits* at the upper end of all ranges. It is *tight* if it fits at the lower end only: it may run,
-or exhaust the node. It *does not fit* if it does not at the lower end. It is *unknown* if nothing
-is known of what its loader keeps or costs. An engine logs at its start what it really took: with
+What an engine takes beside weights and KV cache is known as ranges that reports measured. A model \
+*fits* at the upper end of all ranges. It is *tight* if it fits at the lower end only: it may run, \
+or exhaust the node. It *does not fit* if it does not at the lower end. It is *unknown* if nothing \
+is known of what its loader keeps or costs. An engine logs at its start what it really took: with \
 --work and --growth the answer becomes exact.
 
-With the engine's command behind --, the model, context, type of the KV cache, share of memory,
-ranks and loader are read from it (also within docker run, env and bash -c). Options of fit itself
+With the engine's command behind --, the model, context, type of the KV cache, share of memory, \
+ranks and loader are read from it (also within docker run, env and bash -c). Options of fit itself \
 win. The loader's costs are named, and whether it spares the page cache.
 
-The KV cache is divided among the nodes as tensor parallelism does it: by KV heads, as far as there
-are enough; latent attention (DeepSeek's) keeps all of it on each node. Layers of linear attention
-and Mamba keep none, and layers with a window keep the window.
+The KV cache is divided among the nodes as tensor parallelism does it: by KV heads, as far as \
+there are enough; latent attention (DeepSeek's) keeps all of it on each node. Layers of linear \
+attention and Mamba keep none, and layers with a window keep the window.
 
-Exit codes: 0 it fits or is tight; 1 it does not fit, it is unknown, or a node did not respond;
-2 invalid arguments.
+Exit codes: 0 it fits or is tight; 1 it does not fit, it is unknown, or a node did not respond; 2 \
+invalid arguments.
 
   umawarden fit --weights 130GiB --nodes 2 --context 128K --kv-per-token 80KiB
   umawarden fit --like qwen
-  umawarden fit --model /models/deepseek --peers spark-2 --context 64K --requests 4
+  umawarden fit --model /models/deepseek --peers spark-2 --context 64K
   umawarden fit --model /models/qwen --memory 121GiB --nodes 2
   umawarden fit --model /models/q4/model-00001-of-00003.gguf
-  umawarden fit -- vllm serve /models/qwen --max-model-len 128K --gpu-memory-utilization 0.7";
+  umawarden fit -- vllm serve /models/qwen --max-model-len 128K";
 
 fn nodes(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=MOST_NODES).contains(number));

@@ -170,30 +170,30 @@ impl PlaceArguments {
 }
 
 const AFTER_HELP: &str = "\
-Waits until this node can take an engine: until enough memory is available, memory is no longer
-being reclaimed, and the last engine has left no process behind. Available are MemFree above the
-kernel's low watermark, clean unmapped page cache, and half of the reclaimable slab. MemAvailable
-counts more, which the driver does not get. Memory in no counter of the kernel (a driver's) is
-waited for while it falls; if it stays, this is reported and does not keep the gate closed.
+Waits until this node can take an engine: until enough memory is available, memory is no longer \
+being reclaimed, and the last engine has left no process behind. Available are MemFree above the \
+kernel's low watermark, clean unmapped page cache, and half of the reclaimable slab. MemAvailable \
+counts more, which the driver does not get. Memory in no counter of the kernel (a driver's) is \
+waited for while it falls; if it stays, this is reported and does not keep the gate closed. \
 Unreadable values do.
 
-With --peers it opens once the memory is reserved on this node and all peers. A peer that accepts no
-token of the role operate is only queried; a peer without a response keeps it closed. This node's
-own daemon may be a peer. --prepare frees memory on this node alone.
+With --peers it opens once the memory is reserved on this node and all peers. A peer that accepts \
+no token of the role operate is only queried; a peer without a response keeps it closed. This \
+node's own daemon may be a peer. --prepare frees memory on this node alone.
 
-It reads /proc ten times a second, and needs no daemon. With one it knows the baseline of memory in
-no counter; without one it allows for 1 GiB and a 64th of all memory. In a container it needs the
-host's PID namespace to see processes of engines.
+It reads /proc ten times a second, and needs no daemon. With one it knows the baseline of memory \
+in no counter; without one it allows for 1 GiB and a 64th of all memory. In a container it needs \
+the host's PID namespace to see processes of engines.
 
-Exit codes: 0 open; 1 not open in time; 2 invalid arguments, or a node never has that much; 130 and
-143 ended by a signal.
+Exit codes: 0 open; 1 not open in time; 2 invalid arguments, or a node never has that much; 130 \
+and 143 ended by a signal.
 
   umawarden gate --need 90GiB
   umawarden gate --need 90GiB --contiguous 6GiB --timeout 10m --prepare
   umawarden gate --need auto --like qwen
   umawarden gate --need 90GiB --peers spark-2,spark-3
   umawarden gate --need 90GiB -- vllm serve MODEL --load-format instanttensor
-  umawarden gate --need 90GiB --peers --config.file /etc/umawarden/umawarden.yaml
+  umawarden gate --need 90GiB --peers --config.file umawarden.yaml
   ExecStartPre=/usr/bin/umawarden gate --need 90GiB --timeout 10m
   ExecCondition=/usr/bin/umawarden gate --need 90GiB --timeout 0";
 

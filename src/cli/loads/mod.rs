@@ -44,28 +44,28 @@ pub struct LoadsArguments {
 }
 
 const AFTER_HELP: &str = "\
-Shows what each start of an inference engine took, the newest first, from the daemon's journal; the
-daemon need not run. A load is recorded a minute after its engine was ready, or when it died.
+Shows what each start of an inference engine took, the newest first, from the daemon's journal; \
+the daemon need not run. A load is recorded a minute after its engine was ready, or when it died.
 
   NUMBER       the number of the event in the journal, for --compare
   READY        time from the start of its server until it was ready
-  TOOK         memory when it was ready: growth of memory that no counter names and of shared
-               memory since before the engine, and anonymous memory of its processes
+  TOOK         memory when it was ready: growth of memory that no counter names
+               and of shared memory, and anonymous memory of its processes
   PEAK         the most that it had until then; a start needs that much, too
   GROWTH       growth in the minute after it was ready
-  LOWEST FREE  the lowest MemFree of the node meanwhile; the page cache makes it small as well
-  STALLS       allocations of the node meanwhile that had to reclaim memory themselves
+  LOWEST FREE  the lowest MemFree of the node meanwhile; page cache lowers it
+  STALLS       allocations of the node meanwhile that had to reclaim memory
   READ         bytes that it read from storage until it was ready
   RELEASE      how its memory came back when it ended, if it has
 
-Unknown amounts are \"-\"; --json and `umawarden history --kind engine_load` say why. If another
+Unknown amounts are \"-\"; --json and `umawarden history --kind engine_load` say why. If another \
 engine starts or ends meanwhile, what each takes cannot be distinguished.
 
-Equal fingerprints mean equal kind, name, image, model, kernel, driver and arguments. Secrets in
+Equal fingerprints mean equal kind, name, image, model, kernel, driver and arguments. Secrets in \
 arguments are not stored.
 
-Exit codes: 0 shown, also when there is nothing to show; 2 there is no readable journal, or no such
-load.
+Exit codes: 0 shown, also when there is nothing to show; 2 there is no readable journal, or no \
+such load.
 
 Examples:
   umawarden loads                               the last twenty

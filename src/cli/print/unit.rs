@@ -71,8 +71,8 @@ const DAEMON: &str = include_str!("../../../packaging/systemd/umawarden.service"
 const PACKAGED: &str = "/usr/bin/umawarden";
 
 const AFTER_HELP: &str = "\
-Without a command: the unit of the daemon. With one: a unit that waits at the gate before each
-start, runs the command under `umawarden launch`, is started again when it dies, and rests when it
+Without a command: the unit of the daemon. With one: a unit that waits at the gate before each \
+start, runs the command under `umawarden launch`, is started again when it dies, and rests when it \
 has died too often. Put it where its first line says, and: sudo systemctl daemon-reload.
 
   umawarden print unit | sudo tee /etc/systemd/system/umawarden.service

@@ -72,38 +72,41 @@ pub struct PromoteArguments {
 }
 
 const AFTER_HELP: &str = "\
-For each rule and each grade of its steps (notice, evict, drop, restart, stop, reboot): what it
-would have done, to what, how much that could have freed, and what came of not doing it. An episode
-lasts from the first act until the trouble ends.
+For each rule and each grade of its steps (notice, evict, drop, cordon, restart, stop, reboot): \
+what it would have done, to what, how much that could have freed, and what came of not doing it. \
+An episode lasts from the first act until the trouble ends.
 
-  in time          memory ran out soon after: the kernel or a daemon killed for memory, the driver
-                   wedged, or the boot ended without order
+  in time          memory ran out soon after: the kernel or a daemon killed for
+                   memory, the driver wedged, or the boot ended without order
   lasted           the trouble lasted more than a minute
   ended by itself  the trouble ended within a minute
-  wrong            the engine that would have been stopped ran on and answered for 10 minutes or
-                   more; the trouble ended without the reboot; a person wanted the engine down
+  wrong            the engine that would have been stopped ran on and answered
+                   for 10 minutes or more; the trouble ended without the reboot;
+                   a person wanted the engine down
   unclear          the journal does not say
+  too recent       it is too early to say
 
-Verdicts: ready; not enough seen, which is any doubt; would have been wrong. Ready needs 3 days of
-observation (--observed) and, for stop, restart and reboot, 2 episodes, all of them right; for evict
-and drop 3, most of them right; for notice 1, and at most 24 notices a day. In observe mode a remedy
-goes no further than its first step: enforce the grade of that, and the journal has the next one.
+Verdicts: ready; not enough seen, which is any doubt; would have been wrong. Ready needs 3 days of \
+observation (--observed) and, for stop, restart and reboot, 2 episodes, all of them right; for \
+evict, drop and cordon 3, most of them right; for notice 1, and at most 24 notices a day. In \
+observe mode a remedy goes no further than its first step: enforce the grade of that, and the \
+journal has the next one.
 
---write adds what is ready to the configuration file: `mode: enforce` of a rule, and its grades to
-`enforce` where the file has that list. Other rules that such a grade would let act observe from
-then on. Comments and the rest of the file stay. The result must pass `umawarden config check`. If
-the file cannot be changed safely, the lines are written to FILE.promote, to add by hand. Nothing
+--write adds what is ready to the configuration file: `mode: enforce` of a rule, and its grades to \
+`enforce` where the file has that list. Other rules that such a grade would let act observe from \
+then on. Comments and the rest of the file stay. The result must pass `umawarden config check`. If \
+the file cannot be changed safely, the lines are written to FILE.promote, to add by hand. Nothing \
 changes before the daemon reads it again: systemctl reload umawarden.
 
 Deferred restarts have their mode in `restarts` of the configuration, which is not changed here.
 
-Exit codes: 0 shown, or written; 1 with --write: nothing was written, or only FILE.promote; 2 there
-is no readable journal, no such rule, or a file cannot be used or written.
+Exit codes: 0 shown, or written; 1 with --write: nothing was written, or only FILE.promote; 2 \
+there is no readable journal, no such rule, or a file cannot be used or written.
 
   umawarden promote --since 30d
   umawarden promote MemoryCollapse
   sudo umawarden promote PageCacheEatsReserve --write
-  umawarden promote --json | jq -r 'select(.verdict == \"ready\") | [.rule, .grade] | @tsv'";
+  umawarden promote --json | jq -r 'select(.verdict == \"ready\") | .rule'";
 
 /// A rule and a grade with what is known of both.
 struct Assessed {

@@ -65,34 +65,35 @@ A rule file has the shape of Prometheus' own, plus `mode` and `remedy`:
       remedy:
         aim: uma_memory_free_bytes > uma_memory_reserve_bytes + 6 * 1024^3
         steps:                            # tried in order until the aim is met
-        - drop_caches: {what: pagecache}  # or all; sync: true writes dirty pages back before
+        - drop_caches: {what: pagecache}  # or all; sync: true writes back
         - compact_memory: {}
         - notify: {message: \"{{ $value | humanize1024 }}B free\"}
         cooldown: 30s                     # rest after a round of steps
         at_most: {times: 20, per: 1h}     # acts: each step that is taken counts
 
-Without mistakes it also prints findings: valid rules that cannot be meant, as far as rules and the
-series of this build prove it. These are expressions that can never hold, an aim that is met
-whenever the rule fires or while its alert still holds, conflicting or repeated rules, unknown
-labels and label values, and a file without rules. Such rules load and run; mistakes keep
+Without mistakes it also prints findings: valid rules that cannot be meant, as far as rules and \
+the series of this build prove it. These are expressions that can never hold, an aim that is met \
+whenever the rule fires or while its alert still holds, conflicting or repeated rules, unknown \
+labels and label values, and a file without rules. Such rules load and run; mistakes keep \
 `umawarden run` from starting.
 
-Conditions are also tried on thirty machines of five sizes, idle, full, loading and in trouble. One
-that is true on each of them, or on those of 121 or 480 GiB whatever they do, is a finding if
+Conditions are also tried on thirty machines of five sizes, idle, full, loading and in trouble. \
+One that is true on each of them, or on those of 121 or 480 GiB whatever they do, is a finding if \
 its remedy acts: it would act at once. An alert that always fires is only a remark.
 
-With --now this node is observed as `umawarden run` does, without acting: memory, engines, the
-driver and who uses it. Rules that are true now are printed with their values. They do not change
-the exit code. Ranges reach back three seconds only, and what the kernel log, the journal or other
+With --now this node is observed as `umawarden run` does, without acting: memory, engines, the \
+driver and who uses it. Rules that are true now are printed with their values. They do not change \
+the exit code. Ranges reach back three seconds only, and what the kernel log, the journal or other \
 nodes say is known to a daemon alone.
 
-`only_in` and `never_in` name maintenance windows, which only a configuration defines: without
+`only_in` and `never_in` name maintenance windows, which only a configuration defines: without \
 --config.file a remark says that they were not checked, and the exit code does not.
 
-A remark names the shipped rules that are off with these files. With --config.file another one names
-each rule that carries out a severe step and only reports a milder one before it (`enforce`).
+A remark names the shipped rules that are off with these files. With --config.file another one \
+names each rule that carries out a severe step and only reports a milder one before it \
+(`enforce`).
 
-With --config.file it also prints actions of these rules that this user could not do on this node,
+With --config.file it also prints actions of these rules that this user could not do on this node, \
 and the remedy. They do not change the exit code.
 
 Exit codes: 0 all fine, 1 mistakes or findings, 2 a path cannot be read or holds no rule files.";

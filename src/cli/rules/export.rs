@@ -90,25 +90,25 @@ pub struct ExportArguments {
 }
 
 const EXPORT_HELP: &str = "\
-Writes the alerts of rules, without `mode` and `remedy`, as a file for `rule_files:` of Prometheus
+Writes the alerts of rules, without `mode` and `remedy`, as a file for `rule_files:` of Prometheus \
 2.42 or later: the same groups, conditions, `for`, `keep_firing_for`, labels and annotations.
 
-umawarden samples one node ten times a second; a Prometheus scrapes many nodes less often. So labels
-in expressions distinguish nodes (--by), and intervals and ranges are extended for its scrapes
-(--scrape-interval); a group without an interval keeps that of Prometheus. Prometheus misses
-conditions of a few seconds, so that rules with `export: false` are left out. --as-is exports all
-rules, with their expressions unchanged.
+umawarden samples one node ten times a second; a Prometheus scrapes many nodes less often. So \
+labels in expressions distinguish nodes (--by), and intervals and ranges are extended for its \
+scrapes (--scrape-interval); a group without an interval keeps that of Prometheus. Prometheus \
+misses conditions of a few seconds, so that rules with `export: false` are left out. --as-is \
+exports all rules, with their expressions unchanged.
 
   umawarden rules export --output umawarden-alerts.yaml
   umawarden rules export --config.file /etc/umawarden/umawarden.yaml
   umawarden rules export my-rules/ --by instance,cluster --scrape-interval 5s
-  umawarden rules export --kubernetes --namespace monitoring | kubectl apply -f -
-  umawarden rules export --kubernetes --object-label release=kube-prometheus-stack
+  umawarden rules export --kubernetes --namespace monitoring >alerts.yaml
+  umawarden rules export --kubernetes --object-label release=prometheus
 
-With --config.file severity, `for` and `keep_firing_for` are those that `umawarden rules print`
+With --config.file severity, `for` and `keep_firing_for` are those that `umawarden rules print` \
 shows, and a comment says where they are overridden.
 
-A new file or an earlier export is written; any other file is overwritten only with --force, and
+A new file or an earlier export is written; any other file is overwritten only with --force, and \
 the source of the rules never.
 
 Exit codes: 0 written, 2 rules or the output cannot be used.";

@@ -38,10 +38,10 @@ pub struct PrintArguments {
 }
 
 const PRINT_HELP: &str = "\
-Prints the rules that `umawarden run` with the same flags would use, as a rule file with remedies:
-defaults are written out, and what the configuration overrides is changed. Comments say where each
-rule is written, where it is overridden, whether each step would be carried out, and what this user
-lacks on this node. The text can be used as a rule file.
+Prints the rules that `umawarden run` with the same flags would use, as a rule file with remedies: \
+defaults are written out, and what the configuration overrides is changed. Comments say where each \
+rule is written, where it is overridden, whether each step would be carried out, and what this \
+user lacks on this node. The text can be used as a rule file.
 
   umawarden rules print MemoryCollapse
   umawarden rules print --json | jq 'select(.remedy) | .rule'

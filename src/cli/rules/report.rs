@@ -50,12 +50,12 @@ pub struct ReportArguments {
 }
 
 const AFTER_HELP: &str = "\
-For each rule: how often its alerts fired, how often it acted or would have acted (in observe mode,
-or since `enforce` has not the grade of the step), on which targets, how often it held and why, and
-the values of its series when it acted or would have. Where nothing is done, a condition that ended
-within a minute ended by itself, and if most do, there is little to remedy. Rules that would have
-acted come first. Deferred restarts are reported as restarts/NAME, with their state; they fired as
-often as they were down and waited.
+For each rule: how often its alerts fired, how often it acted or would have acted (in observe \
+mode, or since `enforce` has not the grade of the step), on which targets, how often it held and \
+why, and the values of its series when it acted or would have. Where nothing is done, a condition \
+that ended within a minute ended by itself, and if most do, there is little to remedy. Rules that \
+would have acted come first. Deferred restarts are reported as restarts/NAME, with their state; \
+they fired as often as they were down and waited.
 
 Of a flapping alert the journal has samples only: the count is a lower bound.
 

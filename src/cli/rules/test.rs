@@ -11,6 +11,7 @@ use super::super::Exit;
 use super::count;
 use crate::cli::output;
 use crate::cli::progress::Progress;
+use crate::cli::style::wrapped;
 use crate::config::measure::written;
 use crate::config::mistake::{Mistake, Mistakes, SourceText, Style};
 use crate::config::reader::{Unreadable, find_as_promtool, is_test_file, read_text};
@@ -33,51 +34,50 @@ pub struct TestArguments {
 }
 
 const TEST_HELP: &str = "\
-A test file has the shape of promtool's own (`promtool test rules`), plus `remedy_test`, `mode` and
-`outcomes`. Time is virtual, and passes through the very steps that the daemon takes:
+A test file has the shape of promtool's own (`promtool test rules`), plus `remedy_test`, `mode` \
+and `outcomes`. Time is virtual, and passes through the very steps that the daemon takes:
 
   rule_files: [memory.yaml]             # relative to this file; globs are taken
-  evaluation_interval: 100ms            # of every group, whatever interval it names, as in
-                                        #   promtool; default 1m
+  evaluation_interval: 100ms            # of every group, as in promtool; or 1m
   tests:
   - name: the cache eats the reserve
-    interval: 100ms                     # between samples; default evaluation_interval
+    interval: 100ms                     # of samples; or evaluation_interval
     input_series:
-    - {series: uma_memory_total_bytes, values: 128e9x100}         # 101 values
-    - {series: uma_memory_free_bytes, values: 9e9-1e9x6 2e9x90}   # 9e9, 8e9, ... 3e9, 2e9, ...
+    - {series: uma_memory_total_bytes, values: 128e9x100}        # 101 values
+    - {series: uma_memory_free_bytes, values: 9e9-1e9x6 2e9x90}  # 9e9, 8e9, ...
     promql_expr_test:
     - {expr: uma_memory_free_bytes < 3e9, eval_time: 1s, exp_samples: [...]}
     alert_rule_test:
     - eval_time: 1s
-      alertname: PageCacheEatsReserve
+      alertname: CacheEats
       exp_alerts:                       # none: it must not fire
       - exp_labels: {severity: warning}
         exp_annotations: {summary: ...}
     mode: enforce                       # the default here; or observe
-    node: spark-1                       # of rules with scope cluster: where remedies act; their
-                                        #   series have the labels cluster and node
-    outcomes:                           # what acts come to; without: done, at once
-    - action: drop_caches               # of the first drop_caches; the next entry is for
-      result: done                      #   the next, the last stays; failed, skipped, timed_out
+    node: spark-1                       # of scope cluster: where remedies act;
+                                        #   series have labels cluster and node
+    outcomes:                           # of acts; without: done, at once
+    - action: drop_caches               # the first one; the next entry is for
+      result: done                      #   the next, the last for all others
       after: 200ms
-      then:                             # the world has changed: values from the next sample on
+      then:                             # values from the next sample on
       - {series: uma_memory_free_bytes, values: 40e9x90}
     remedy_test:
-    - eval_time: 5s                     # all decisions since the entry before, in order
+    - eval_time: 5s                     # all decisions since the last entry
       exp_decisions:                    # none: nothing is decided
-      - {alert: PageCacheEatsReserve, step: 0, action: drop_caches, decision: act}
-      - {rule: memory/PageCacheEatsReserve, at: 4200ms, decision: hold, reason: aim_met}
+      - {alert: CacheEats, step: 0, action: drop_caches, decision: act}
+      - {rule: memory/CacheEats, at: 4200ms, decision: hold, reason: aim_met}
 
-In exp_decisions, what is not written is not compared; steps count from 0; an action is named as
-`drop_caches` or in full as `drop_caches all`. Values may also be `failed` and `unsupported`
-(`failedx5`: five times): readings without a value, which make rules unknown; `_` is no sample and
-`stale` ends a series.
+A result is done, failed, skipped or timed_out. In exp_decisions, what is not written is not \
+compared; steps count from 0; an action is named as `drop_caches` or in full as `drop_caches all`. \
+Values may also be `failed` and `unsupported` (`failedx5`: five times): readings without a value, \
+which make rules unknown; `_` is no sample and `stale` ends a series.
 
-A test is played under the guard rails that it writes, else under the defaults; no configuration is
-read, so that a file means the same everywhere. A window that it does not define is never open. What
-people order is part of it too:
+A test is played under the guard rails that it writes, else under the defaults; no configuration \
+is read, so that a file means the same everywhere. A window that it does not define is never open. \
+What people order is part of it too:
 
-  - start_timestamp: 2026-07-01T19:50:00Z           # when the test begins; else 1970
+  - start_timestamp: 2026-07-01T19:50:00Z           # its beginning; else 1970
     guard_rails:                                    # as in the configuration:
       budget: {times: 60, per: 1h}
       breaker: {misses: 3, reset_after: 1h}
@@ -85,36 +85,40 @@ people order is part of it too:
       maintenance_windows: [{name: nights, from: \"22:00\", to: \"06:00\"}]
       never_in: []                                  # windows
       inhibited_by: []                              # alerts
-      pauses: [{from: 1h, to: 2h}]                  # and what happens when, since the beginning:
+      pauses: [{from: 1h, to: 2h}]                  # times since the beginning
       silences: [{from: 3h, to: 4h, rule: Fragmented}]
       approvals: [{at: 12m, rule: Fragmented, step: 0, expires: 2m}]
       denials: [{at: 13m, rule: Fragmented}]
       breaker_resets: [{at: 5h, rule: Fragmented}]
       journal_readable_from: 10s
 
-stop_engine chooses among the engines that the test declares by their series (none: no_target), and
-by what the node has taken: total, unaccounted, shmem and anonymous memory must be there.
+stop_engine chooses among the engines that the test declares by their series (none: no_target), \
+and by what the node has taken: total, unaccounted, shmem and anonymous memory must be there.
 
     - {series: 'uma_engine_phase{engine=\"a\",phase=\"loading\"}', values: 1x99}
-    - {series: 'uma_engine_memory_bytes{engine=\"a\",type=\"anon\"}', values: 1e9+1e8x99}
-    - {series: uma_memory_unaccounted_bytes, values: 2e9+4e8x99}   # what no process shows
+    - series: 'uma_engine_memory_bytes{engine=\"a\",type=\"anon\"}'
+      values: 1e9+1e8x99
+    - series: uma_memory_unaccounted_bytes  # memory that no process shows
+      values: 2e9+4e8x99
 
 An engine of the first sample is old, a later one starts then. Serving it works, ready it is idle.
 
-Rules see the declared series alone, so a test also declares what this program counts itself. A file
-without additions gets the result that promtool of Prometheus 3 gives it: where promtool says
-SUCCESS, all pass here; where it says FAILED, with its one exit code 1, something differs here or
-the file is unusable. Beyond that, recording rules, native histograms and what rules cannot say are
-refused; external_labels and external_url have no effect, since no template here can refer to them.
+Rules see the declared series alone, so a test also declares what this program counts itself. A \
+file without additions gets the result that promtool of Prometheus 3 gives it: where promtool says \
+SUCCESS, all pass here; where it says FAILED, with its one exit code 1, something differs here or \
+the file is unusable. Beyond that, recording rules, native histograms and what rules cannot say \
+are refused; external_labels and external_url have no effect, since no template here can refer to \
+them.
 
-Exit codes: 0 all pass, 1 something differs, 2 a file is unusable: it cannot be read, or something
+Exit codes: 0 all pass, 1 something differs, 2 a file is unusable: it cannot be read, or something \
 in it or in its rules is miswritten.";
 
 /// The table of hold reasons in the help.
 fn reasons_help() -> String {
     let mut help = format!("{TEST_HELP}\n\nA reason is one of\n");
     for reason in HoldReason::ALL {
-        help.push_str(&format!("  {:<19} {}\n", reason.name(), reason.meaning()));
+        let meaning = wrapped(reason.meaning(), 22, 22, 80);
+        help.push_str(&format!("  {:<19} {meaning}\n", reason.name()));
     }
     help
 }

@@ -38,25 +38,25 @@ pub struct TopArguments {
 }
 
 const AFTER_HELP: &str = "\
-Shows the node, once a second: whether it is well and why not; where memory is, by engine, other
-processes, page cache by state, driver and free memory; in a larger terminal the past hour of it;
-the engines with their phases, the progress of a load and the time left, queues and KV caches; who
-waits for memory; decisions that wait for a person; silences; the nodes of the cluster; and what
+Shows the node, once a second: whether it is well and why not; where memory is, by engine, other \
+processes, page cache by state, driver and free memory; in a larger terminal the past hour of it; \
+the engines with their phases, the progress of a load and the time left, queues and KV caches; who \
+waits for memory; decisions that wait for a person; silences; the nodes of the cluster; and what \
 happened. In observe mode a decision says what would have been done.
 
-It needs 80 columns and 24 lines; a smaller terminal shows less. A daemon that does not answer is
+It needs 80 columns and 24 lines; a smaller terminal shows less. A daemon that does not answer is \
 reported, and queried again each second.
 
   q, Ctrl-C          end
   1 to 9, Tab        the node of that number, the next node
   Down, Up           older and newer events
 
-Without a terminal, and with --once or --json, it prints one picture of each node and ends; in a
-pipe lists and lines are whole. Colours are left out if NO_COLOR is set, and all but ASCII if the
+Without a terminal, and with --once or --json, it prints one picture of each node and ends; in a \
+pipe lists and lines are whole. Colours are left out if NO_COLOR is set, and all but ASCII if the \
 locale is not UTF-8.
 
-Exit codes: 0 ended, or printed; 2 no daemon answers (with --once or --json, or without a terminal),
-or this user may not query it; 129, 130 and 143 ended by a signal.
+Exit codes: 0 ended, or printed; 2 no daemon answers (with --once or --json, or without a \
+terminal), or this user may not query it; 129, 130 and 143 ended by a signal.
 
   umawarden top
   umawarden top --node spark-1,spark-2
