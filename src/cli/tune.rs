@@ -77,7 +77,7 @@ memory (--gpu-memory-utilization): tune warns about such values, where CPU and G
 --apply sets what differs now; --persist writes the settings to a file for each boot \
 (systemd-sysctl reads it); both may be combined. A file that umawarden did not write, or that was \
 changed, is replaced only with --force. While a remedy of the daemon has changed a setting \
-temporarily, the original value is compared and written; if --apply changes it, the daemon keeps \
+temporarily, that value is compared, and may be written; if --apply changes it, the daemon keeps \
 the new value.
 
 Exit codes: 0 done; 1 with --check: something differs; 2 a file cannot be read or written.
