@@ -22,13 +22,16 @@ use crate::model::PeerAddress;
 /// The most nodes of an engine.
 const MOST_NODES: u32 = 1024;
 
+/// A number without a unit below this lacks its unit.
+const LEAST_BARE: u64 = 1 << 20;
+
 /// Arguments of `umawarden fit`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct FitArguments {
     /// The size of the weights, for example 130GiB [default: the files of --model].
     #[arg(
-        long, value_name = "SIZE", value_parser = size_bytes,
+        long, value_name = "SIZE", value_parser = large_bytes,
         required_unless_present_any = ["model", "command", "like"]
     )]
     weights: Option<u64>,
@@ -106,7 +109,7 @@ pub struct FitArguments {
     headroom: Option<u64>,
 
     /// Plan for nodes with this much memory instead of reading this one.
-    #[arg(long, value_name = "SIZE", value_parser = size_bytes, conflicts_with = "peers")]
+    #[arg(long, value_name = "SIZE", value_parser = large_bytes, conflicts_with = "peers")]
     memory: Option<u64>,
 
     /// Memory of other services and the kernel [default: a sixteenth].
@@ -228,9 +231,29 @@ pub fn execute(arguments: &FitArguments) -> anyhow::Result<Exit> {
     })
 }
 
+/// Reads the size of a model or of a node: 100 is hardly meant to be 100 bytes, and 100B is.
+fn large_bytes(text: &str) -> Result<u64, String> {
+    let is_bare = text.trim_end().ends_with(|last: char| last.is_ascii_digit());
+    match size_bytes(text)? {
+        bytes @ 1..LEAST_BARE if is_bare => {
+            Err(format!("are {bytes} bytes meant? Write {bytes}GiB, or {bytes}B if they are"))
+        }
+        bytes => Ok(bytes),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_small_number_needs_its_unit() {
+        let asked = "are 100 bytes meant? Write 100GiB, or 100B if they are";
+        assert_eq!(large_bytes("100"), Err(asked.to_owned()));
+        assert_eq!(large_bytes("100B"), Ok(100));
+        assert_eq!(large_bytes("100GiB"), Ok(100 << 30));
+        assert_eq!(large_bytes("1048576"), Ok(1 << 20));
+    }
 
     #[test]
     fn tokens_are_read_as_vllm_reads_them() {
