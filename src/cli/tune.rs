@@ -115,7 +115,7 @@ struct Done {
 pub fn execute(arguments: &TuneArguments) -> anyhow::Result<Exit> {
     let profiles = profiles().map_err(anyhow::Error::msg)?;
     if arguments.profile.as_deref() == Some("list") {
-        show::profiles(&profiles);
+        show::profiles(&profiles, arguments.json);
         return Ok(Exit::Fine);
     }
     let files = NodeFiles { procfs: &arguments.procfs, sysfs: &arguments.sysfs };

@@ -236,4 +236,6 @@ fn unusable_arguments_exit_2_with_the_reason() {
         printed(&output)
     );
     assert!(printed(&Node::new(1).tune(&["--profile", "list"])).contains("jetson-64"));
+    let listed = printed(&Node::new(1).tune(&["--profile", "list", "--json"]));
+    assert!(listed.starts_with(r#"{"profiles":[{"name":"#), "{listed}");
 }

@@ -8,8 +8,14 @@ use crate::cli::style::fitted;
 use crate::model::bytes_text;
 use crate::tune::{Present, Profile, Row};
 
-/// Prints each profile in a line, with its title.
-pub(super) fn profiles(profiles: &[Profile]) {
+/// Prints each profile in a line, with its title, or all as one JSON object.
+pub(super) fn profiles(profiles: &[Profile], is_json: bool) {
+    if is_json {
+        let entry = |profile: &Profile| json!({ "name": profile.name, "title": profile.title });
+        let entries: Vec<Value> = profiles.iter().map(entry).collect();
+        outln!("{}", json!({ "profiles": entries }));
+        return;
+    }
     for profile in profiles {
         outln!("{:<16} {}", profile.name, profile.title);
     }
