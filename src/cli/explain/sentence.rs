@@ -55,15 +55,23 @@ fn is_recent(record: &StoredDecision, at: Timestamp) -> bool {
     record.decision.is_act() && Duration::try_from(ago).is_ok_and(|ago| ago <= JUST_NOW)
 }
 
+/// That so many more parts are false.
+fn further(count: usize) -> String {
+    match count {
+        1 => "1 more part does not hold either".to_owned(),
+        count => format!("{count} more parts do not hold either"),
+    }
+}
+
 /// Why a condition is false.
 fn ended(condition: &Traced) -> String {
     let culprits = condition.culprits();
     let mut reasons: Vec<String> = culprits.iter().take(MOST_PARTS).map(|part| why(part)).collect();
     if culprits.len() > MOST_PARTS {
-        reasons.push(format!("{} more are not met either", culprits.len() - MOST_PARTS));
+        reasons.push(further(culprits.len() - MOST_PARTS));
     }
     match reasons.is_empty() {
-        true => "its condition did not hold when it was judged last".to_owned(),
+        true => "its condition did not hold when it was evaluated last".to_owned(),
         false => format!("its condition does not hold: {}", reasons.join("; ")),
     }
 }
@@ -165,5 +173,16 @@ fn said(reason: HoldReason, detail: &str) -> String {
         (HoldReason::Unknown, detail) => format!("whether it should is unknown: {detail}"),
         (reason, "") => format!("{} held it back", reason.name()),
         (reason, detail) => format!("{} holds it back: {detail}", reason.name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_beyond_the_first_are_counted() {
+        assert_eq!(further(1), "1 more part does not hold either");
+        assert_eq!(further(2), "2 more parts do not hold either");
     }
 }

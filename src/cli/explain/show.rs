@@ -26,7 +26,7 @@ const MOST_ELEMENTS: usize = 4;
 pub(super) fn text(report: &RuleReport, now: Timestamp, out: &mut impl Write) -> io::Result<()> {
     let rule = &report.explanation.rule;
     let every = duration_text(rule.interval);
-    let text = format!("{} of {}, judged every {every}", rule.rule, rule.file);
+    let text = format!("{} of {}, evaluated every {every}", rule.rule, rule.file);
     writeln!(out, "{}", fitted(&text))?;
     let ago = now.duration_since(report.at).round(jiff::Unit::Second).unwrap_or_default();
     let source = match &report.source {
