@@ -75,8 +75,13 @@ pub(super) fn element_thirty_seconds(kind: &str) -> Option<u64> {
 /// # Errors
 /// It cannot be read, or which of its files are the weights is not clear.
 pub(super) fn read(path: &Path, is_consolidated: bool) -> anyhow::Result<ModelFiles> {
-    let metadata = fs::metadata(path)
-        .with_context(|| format!("cannot read the model's folder {}", path.display()))?;
+    let metadata = fs::metadata(path).map_err(|error| {
+        anyhow::anyhow!(
+            "cannot read the model's folder {}: {error}: name a folder of this node with --model, \
+             or write --weights SIZE",
+            path.display()
+        )
+    })?;
     let (folder, file) = if metadata.is_dir() {
         (path, None)
     } else {
@@ -207,6 +212,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         assert!(error(folder.path()).contains("or write --weights SIZE"));
+        assert!(error(&path("nowhere")).contains("name a folder of this node with --model"));
         fs::write(path("a.safetensors"), [0; 1000]).unwrap();
         symlink(path("a.safetensors"), path("again.safetensors")).unwrap();
         fs::write(path("b.safetensors"), [0; 500]).unwrap();

@@ -26,13 +26,22 @@ pub(super) fn read(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
     }
     let name = path.display().to_string();
     let cannot_read = || format!("cannot read {name}");
-    if fs::metadata(path).with_context(cannot_read)?.is_dir() {
+    let found = fs::metadata(path).map_err(|error| absent(&name, &error))?;
+    if found.is_dir() {
         return read_folder(path, sink);
     }
     let file = open_log(path).with_context(cannot_read)?;
     let mut progress = Progress::bytes("replay", size(path));
     let watched = Watched::new(file, &mut progress);
     read_stream(BufReader::new(watched), &name, written(path), sink)
+}
+
+/// A path that cannot be examined, and what to give instead.
+fn absent(name: &str, error: &io::Error) -> anyhow::Error {
+    anyhow::anyhow!(
+        "cannot read {name}: {error}: give an incident file, the storage folder of a daemon, or \
+         the text of a kernel log"
+    )
 }
 
 /// The size of a file; `None` of a pipe.
@@ -111,5 +120,16 @@ fn read_segment<R: Read>(
     match reader.torn() {
         Some(torn) => sink(Found::Cut(format!("{name} is {torn}"))),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_file_is_reported_with_what_to_give_instead() {
+        let error = read(Path::new("/nowhere"), &mut |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("give an incident file"), "{error}");
     }
 }
