@@ -49,8 +49,8 @@ pub struct DmesgArguments {
 
 /// Printed after a table.
 const TEXT_PROVES_NOTHING: &str = "\
-This is text: local users may have had lines of it written (by a newline in a mount option, say).
-On the node itself, `umawarden dmesg` as root reads /dev/kmsg, where that cannot be.";
+This log is text: local users can forge lines of it, by a newline in a mount option for example.
+On the node itself, `umawarden dmesg` as root reads /dev/kmsg, which they cannot forge.";
 
 const AFTER_HELP: &str = "\
 Reads what dmesg prints in any of its time formats (-T, -x, -r, -d, -e, --json, …; JSON also as jq \

@@ -23,7 +23,7 @@ pub struct LoadFlags {
 
     /// Whether remedies are carried out [default: observe].
     ///
-    /// With this flag, `mode` in the configuration file counts for nothing, at a reload either.
+    /// This flag overrides `mode` of the configuration file, at a reload too.
     /// `enforce` in the file lists the grades that are carried out; without it, all are.
     #[arg(long, value_name = "MODE", value_enum)]
     pub mode: Option<ModeFlag>,
@@ -47,10 +47,10 @@ pub struct RunFlags {
     /// How often memory is read: auto, or always the same, 10ms to 1s [default: auto].
     ///
     /// auto is every 250 ms while much is free and nothing happens; every 100 ms while little is
-    /// free, and after a kernel event or while tasks wait for memory; every 20 ms while
-    /// memory falls so that the reserve is reached within 5 s. Where a rule is pending or firing,
-    /// it is as often as its group's `interval`; a third of the shortest range of
-    /// a rule is never exceeded. Groups that are due are evaluated with the next reading.
+    /// free, after a kernel event, and while tasks wait for memory; every 20 ms while memory falls
+    /// so fast that it reaches the reserve within 5 s. While a rule is pending or firing, memory is
+    /// read at least at the `interval` of its group, and always three times within the shortest
+    /// range of a rule. Groups that are due are evaluated with the next sample.
     #[arg(long = "sampling-interval", value_name = "DURATION", value_parser = limits::sampling)]
     pub sampling_interval: Option<SamplingInterval>,
 
@@ -151,7 +151,7 @@ pub struct RunFlags {
     /// The socket of Docker, or of a server with its API (Podman); may be repeated. It reports
     /// names and labels of containers. Through it an engine's container is stopped, so that it is
     /// not restarted. Root Podman's /run/podman/podman.sock, and rootless ones below /run/user of
-    /// users with engines, are asked too [default: /run/docker.sock].
+    /// users with engines, are queried too [default: /run/docker.sock].
     #[arg(long = "path.docker-socket", value_name = "FILE")]
     pub docker_sockets: Vec<PathBuf>,
 
@@ -165,16 +165,15 @@ pub struct RunFlags {
     /// The kernel log: a device, or a file or FIFO of lines as /dev/kmsg gives them,
     /// `prio,seq,usec,flags;text` [default: /dev/kmsg].
     ///
-    /// Only /dev/kmsg has a substitute, the syslog(2) ring, where it cannot be opened: what that
-    /// shows may be forged, and no rule acts on it.
+    /// Only /dev/kmsg has a substitute if it cannot be opened: the syslog(2) ring. Users can forge
+    /// its lines, so no rule acts on them.
     ///
-    /// Where it is not /dev/kmsg, its position and its events are kept under a name of their own:
-    /// the `boot_id` of events is the boot's id, a colon and this path. A restart goes on behind
-    /// the last number that was handled, so within a boot numbers should only grow, as the
-    /// kernel's do. A file that ends below it is read from its start. A pipe whose writer
-    /// restarts its numbers is accepted once repetition is impossible; records dropped until then
-    /// count as lost. The journal takes an event whose number it knows for one that it
-    /// has.
+    /// The position and the events of another path are kept under a name of their own: the
+    /// `boot_id` of these events is the boot's id, a colon and the path. A restart continues after
+    /// the last number that was handled, so numbers should only grow within a boot. A file that
+    /// ends below that number is read from its start. Lines of a pipe whose writer begins its
+    /// numbers again are dropped, and counted as lost, until they cannot be repetitions. The
+    /// journal ignores an event whose number it already has.
     #[arg(long = "path.kmsg", value_name = "FILE")]
     pub kmsg: Option<PathBuf>,
 
@@ -182,11 +181,11 @@ pub struct RunFlags {
     /// 1h [default: auto].
     ///
     /// auto is every second while engines live or memory is short, and every 10 s otherwise. A
-    /// process of its own asks; it is not there where there is no driver, nor with off.
+    /// separate process queries the driver. Without a driver, and with off, it does not run.
     #[arg(long = "gpu.interval", value_name = "DURATION", value_parser = limits::gpu)]
     pub gpu_interval: Option<GpuInterval>,
 
-    /// The library to ask the NVIDIA driver with [default: libnvidia-ml.so.1 where the loader finds
+    /// The library that queries the NVIDIA driver [default: libnvidia-ml.so.1 where the loader finds
     /// it, or where containers, WSL and NixOS have it].
     #[arg(long = "gpu.library", value_name = "FILE")]
     pub gpu_library: Option<PathBuf>,
@@ -194,12 +193,12 @@ pub struct RunFlags {
     /// A collector that takes OTLP over HTTP: metrics and traces are sent there [default: none].
     ///
     /// Its base address, such as http://localhost:4318; /v1/metrics and /v1/traces are added to it.
-    /// How often, which of the two, credentials and more are said under `otlp` in the configuration
-    /// file. OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME are heeded.
+    /// `otlp` in the configuration file sets the interval, the signals, credentials and more.
+    /// OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME are used.
     #[arg(long = "otlp.endpoint", value_name = "URL", value_parser = otlp::endpoint)]
     pub otlp_endpoint: Option<String>,
 
-    /// Least important messages that are logged [default: info].
+    /// The lowest level of messages that are logged [default: info].
     #[arg(long = "log.level", value_name = "LEVEL", value_enum)]
     pub log_level: Option<LogLevel>,
 

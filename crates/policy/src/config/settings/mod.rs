@@ -222,14 +222,14 @@ named! {
     pub enum LogLevel {
         /// Failures.
         Error = "error",
-        /// And possible failures.
+        /// Failures and possible failures.
         Warn = "warn",
-        /// And actions.
+        /// These, and actions.
         #[default]
         Info = "info",
-        /// And reasons.
+        /// These, and reasons.
         Debug = "debug",
-        /// And everything.
+        /// Everything.
         Trace = "trace",
     }
 }
