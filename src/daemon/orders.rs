@@ -385,8 +385,7 @@ fn others(what: &str, names: impl ExactSizeIterator<Item = String>) -> String {
     text
 }
 
-/// The selected rules, which must be loaded, or those of deferred restarts.
-/// started again.
+/// The selected rules: loaded ones, or those of deferred restarts.
 fn choose(choice: RuleChoice, status: &Status) -> Result<RuleSelector, OrderRefused> {
     let restarts = status.restarts.iter().map(|restart| restarts::rule(&restart.seen.target.name));
     let rules = status.rules.iter().map(|rule| rule.rule.clone());
