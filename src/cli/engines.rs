@@ -197,7 +197,7 @@ fn restart_row(held: &DeferredRestart) -> Row {
         need_bytes.map(|bytes| format!(", needs {}", bytes_text(bytes))).unwrap_or_default();
     let tone = if *state == RestartState::GivenUp { Tone::Bad } else { Tone::Warn };
     let state = state.meaning();
-    let text = format!("{state} for {lasts}: {reason}; held {thing}{needs}");
+    let text = format!("{state} for {lasts}: {reason}; {thing} with a deferred restart{needs}");
     Row::new(tone, &format!("{name:<20} "), &text)
 }
 

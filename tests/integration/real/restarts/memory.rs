@@ -120,7 +120,7 @@ fn real_restart_of_an_oom_killed_container_waits_for_memory_and_happens_once() {
     assert_eq!(report["is_failure"], true);
     let (code, printed) = node.umawarden(&["engines"]);
     assert_eq!(code, 0, "{printed}");
-    assert!(printed.contains("held container"), "{printed}");
+    assert!(printed.contains("container with a deferred restart"), "{printed}");
     daemon.terminate();
 }
 
