@@ -95,6 +95,8 @@ struct DeferredRestart {
     seconds: f64,
     reason: String,
     need_bytes: Option<u64>,
+    #[serde(default)]
+    estimated_seconds: Option<f64>,
 }
 
 /// The load of an engine.
@@ -191,13 +193,17 @@ fn screenful(answer: &Answer) -> String {
 }
 
 fn restart_row(held: &DeferredRestart) -> Row {
-    let DeferredRestart { name, supervisor, state, seconds, reason, need_bytes, .. } = held;
+    let DeferredRestart { name, supervisor, state, seconds, reason, .. } = held;
+    let DeferredRestart { need_bytes, estimated_seconds, .. } = held;
     let (thing, lasts) = (supervisor.thing(), time(*seconds));
     let needs =
         need_bytes.map(|bytes| format!(", needs {}", bytes_text(bytes))).unwrap_or_default();
+    let left = estimated_seconds.map(|left| format!(", about {} left", time(left)));
+    let left = left.unwrap_or_default();
     let tone = if *state == RestartState::GivenUp { Tone::Bad } else { Tone::Warn };
     let state = state.meaning();
-    let text = format!("{state} for {lasts}: {reason}; {thing} with a deferred restart{needs}");
+    let text =
+        format!("{state} for {lasts}{left}: {reason}; {thing} with a deferred restart{needs}");
     Row::new(tone, &format!("{name:<20} "), &text)
 }
 

@@ -230,10 +230,10 @@ pub(super) fn waiting(html: &mut String, waiting: &[Waiting]) -> fmt::Result {
         time(html, one.since)?;
         write!(html, "</td><td>{}", Escaped(&one.reason))?;
         if let Some(left) = one.seconds_left {
-            write!(html, " <small>about {left:.0} s left</small>")?;
+            write!(html, "<small>, about {left:.0} s left</small>")?;
         }
         if !one.behind.is_empty() {
-            write!(html, " <small>behind {}</small>", Escaped(&one.behind.join(", ")))?;
+            write!(html, "<small>, behind {}</small>", Escaped(&one.behind.join(", ")))?;
         }
         html.push_str("</td></tr>");
     }
@@ -348,6 +348,24 @@ mod tests {
         assert_eq!(short(&engine).as_deref(), Some("KV 41 %"));
         engine.kv_cache_used = None;
         assert_eq!(short(&engine), None);
+    }
+
+    #[test]
+    fn a_restart_that_backs_off_has_one_sentence_with_one_time_left() {
+        let one = Waiting {
+            who: "vllm".to_owned(),
+            needs_bytes: None,
+            behind: vec!["qwen".to_owned()],
+            since: Timestamp::UNIX_EPOCH,
+            kind: WaitKind::Restart,
+            reason: "it died 2 times in a row, and waits 8s before a start".to_owned(),
+            seconds_left: Some(3.2),
+        };
+        let mut html = String::new();
+        waiting(&mut html, &[one]).unwrap();
+        let sentence = "<td>it died 2 times in a row, and waits 8s before a start\
+                        <small>, about 3 s left</small><small>, behind qwen</small></td>";
+        assert!(html.contains(sentence), "{html}");
     }
 
     #[test]

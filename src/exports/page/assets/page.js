@@ -745,8 +745,8 @@ function showWaiting(waiting, now) {
     cell("minor", timeElement(one.since, now)),
     h("td", {}, one.reason,
       one.seconds_left === null ? null
-        : h("small", {}, ` about ${span(one.seconds_left)} left`),
-      one.behind.length ? h("small", {}, ` behind ${one.behind.join(", ")}`) : null))), 4,
+        : h("small", {}, `, about ${span(one.seconds_left)} left`),
+      one.behind.length ? h("small", {}, `, behind ${one.behind.join(", ")}`) : null))), 4,
   "Nobody waits.");
 }
 

@@ -129,11 +129,13 @@ impl Restart {
             };
             return StartRuling::hold(reason, text);
         }
-        let waits = self.back_off().saturating_sub(at.uptime.saturating_sub(self.turned));
+        let back_off = self.back_off();
+        let waits = back_off.saturating_sub(at.uptime.saturating_sub(self.turned));
         if !waits.is_zero() {
-            let left = duration_text(Duration::from_secs(waits.as_secs().saturating_add(1)));
+            // What is left of it is not in the text, since `wait` is shown beside it.
             let deaths = counted(u64::from(self.deaths), "time");
-            let text = format!("it died {deaths} in a row ({end}): the next start in {left}");
+            let first = format!("waits {} before a start", duration_text(back_off));
+            let text = format!("it died {deaths} in a row ({end}), and {first}");
             return StartRuling {
                 wait: Some(waits),
                 ..StartRuling::hold(HoldReason::BackOff, text)

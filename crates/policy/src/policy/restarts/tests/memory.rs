@@ -50,6 +50,8 @@ fn a_restart_that_waits_says_how_long_where_that_shows() {
     world.dies("vllm");
     world.run(1);
     assert!(matches!(wait(&mut world), Some(2 | 3)), "the back-off: {:?}", wait(&mut world));
+    let (_, reason) = world.state("vllm");
+    assert!(reason.ends_with("), and waits 4s before a start"), "not what is left: {reason}");
 
     // Memory that does not move says nothing; memory that is given back does.
     let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
