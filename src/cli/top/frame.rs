@@ -18,9 +18,15 @@ const MOST_REASONS: usize = 3;
 /// Lines of decisions for a person, where the height is limited.
 const MOST_ASKED: usize = 3;
 
-/// The least height with a plot of the past hour, and the lines of the plot.
+/// The least height that always has a plot of the past hour, and the most lines of a plot with its
+/// axis.
 const LEAST_HEIGHT_FOR_PLOT: usize = 34;
 const PLOT_LINES: usize = 9;
+
+/// The least lines of a plot with its axis, and the lines of the past that it leaves, where it has
+/// to fit.
+const LEAST_PLOT_LINES: usize = 6;
+const LEAST_HAPPENED: usize = 2;
 
 /// The cells of a bar in a line.
 const BAR: usize = 10;
@@ -122,11 +128,15 @@ struct Section {
     none: Option<&'static str>,
 }
 
+impl Section {
+    fn is_shown(&self) -> bool {
+        !self.lines.is_empty() || self.none.is_some()
+    }
+}
+
 /// The lines of a picture. If its height is limited: none wider than the frame, and not more than
 /// it is high.
 pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
-    let Picture { engines, waiting, approvals, silences, nodes, happened, .. } = view.picture;
-    let now = view.picture.at;
     let mut all = vec![title(view, frame.width), machine(view.picture)];
     if let Some(why) = &view.away {
         all.push(Line::of(Tone::Bad, &format!("not of now: {why}")));
@@ -134,29 +144,19 @@ pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
     all.extend(reasons(view.picture, frame));
     let notes = &view.picture.well.notes;
     all.extend(notes.iter().map(|note| Line::of(Tone::Faint, &format!("  {note}"))));
-    let section = |title, lines, none| Section { title, lines, none };
-    let asked = approvals.iter().map(|one| approval(one, now)).collect();
+    let approvals = view.picture.approvals.iter();
+    let asked = approvals.map(|one| approval(one, view.picture.at)).collect();
     let most = frame.height.map(|_| MOST_ASKED + 1);
-    all.extend(fitted(vec![section("for a person", asked, None)], most));
+    let asked = Section { title: "for a person", lines: asked, none: None };
+    all.extend(fitted(vec![asked], most));
     all.extend(memory::lines(&view.picture.memory, frame));
-    let is_high = frame.height.is_none_or(|height| height >= LEAST_HEIGHT_FOR_PLOT);
-    if let Some(past) = view.memory.filter(|_| is_high) {
-        all.extend(memory::plot(past, view.picture.memory.total_bytes, (frame, PLOT_LINES)));
+    let sections = sections(view.picture, frame);
+    let plot = plot_lines(frame.height, all.len(), &sections);
+    if let Some((past, plot)) = view.memory.zip(plot) {
+        all.extend(memory::plot(past, view.picture.memory.total_bytes, (frame, plot)));
     }
-    let available = view.picture.memory.available_bytes;
-    let past = happened.iter().skip(frame.scroll);
-    let past = past.take(if frame.height.is_none() { MOST_HAPPENED } else { usize::MAX });
-    let waiters = waiting.iter().map(|one| waits(one, now, available)).collect();
-    let past = past.map(|one| entry(one, now)).collect();
-    let sections = [
-        section("engines", engines.iter().map(engine).collect(), Some("no engine is found")),
-        section("waiting for memory", waiters, None),
-        section("silences", silences.iter().map(|one| silence(one, now)).collect(), None),
-        section("nodes", nodes.iter().map(node).collect(), None),
-        section("happened", past, Some("nothing has happened")),
-    ];
     let left = frame.height.map(|height| height.saturating_sub(all.len()));
-    all.extend(fitted(sections.into(), left));
+    all.extend(fitted(sections, left));
     if let Some(height) = frame.height {
         all.truncate(height);
     }
@@ -167,6 +167,38 @@ pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
         None => line,
     };
     all.into_iter().map(|line| shown(cut(line))).collect()
+}
+
+/// The lists below memory.
+fn sections(picture: &Picture, frame: Frame) -> Vec<Section> {
+    let Picture { engines, waiting, silences, nodes, happened, .. } = picture;
+    let (now, available) = (picture.at, picture.memory.available_bytes);
+    let section = |title, lines, none| Section { title, lines, none };
+    let past = happened.iter().skip(frame.scroll);
+    let past = past.take(if frame.height.is_none() { MOST_HAPPENED } else { usize::MAX });
+    let waiters = waiting.iter().map(|one| waits(one, now, available)).collect();
+    let past = past.map(|one| entry(one, now)).collect();
+    vec![
+        section("engines", engines.iter().map(engine).collect(), Some("no engine is found")),
+        section("waiting for memory", waiters, None),
+        section("silences", silences.iter().map(|one| silence(one, now)).collect(), None),
+        section("nodes", nodes.iter().map(node).collect(), None),
+        section("happened", past, Some("nothing has happened")),
+    ]
+}
+
+/// The lines of a plot with its axis, below `taken` lines. Where the height is small there is none
+/// if it would hide a line of a list; of the past, some lines suffice.
+fn plot_lines(height: Option<usize>, taken: usize, sections: &[Section]) -> Option<usize> {
+    let Some(height) = height.filter(|height| *height < LEAST_HEIGHT_FOR_PLOT) else {
+        return Some(PLOT_LINES);
+    };
+    let listed = sections.iter().filter(|one| one.is_shown()).map(|one| match one.title {
+        "happened" => 1 + one.lines.len().min(LEAST_HAPPENED),
+        _ => 1 + one.lines.len(),
+    });
+    let free = height.checked_sub(taken + listed.sum::<usize>())?;
+    (free >= LEAST_PLOT_LINES).then_some(free.min(PLOT_LINES))
 }
 
 /// Signs that this program itself writes, in ASCII. Names stay as they are.
@@ -373,8 +405,7 @@ fn until(now: Timestamp, then: Timestamp) -> String {
 /// All sections that have something to show, in so many lines. Each gets a share; what is left over
 /// goes to the first that have more.
 fn fitted(sections: Vec<Section>, height: Option<usize>) -> Vec<Line> {
-    let sections: Vec<Section> =
-        sections.into_iter().filter(|one| !one.lines.is_empty() || one.none.is_some()).collect();
+    let sections: Vec<Section> = sections.into_iter().filter(Section::is_shown).collect();
     let mut quotas = vec![0; sections.len()];
     let mut left = height.map_or(usize::MAX, |height| height.saturating_sub(sections.len()));
     while left > 0 {

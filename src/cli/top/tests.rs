@@ -221,6 +221,40 @@ fn a_large_terminal_shows_the_load_and_the_past_hour() {
 }
 
 #[test]
+fn a_small_terminal_has_a_plot_unless_it_hides_something() {
+    let (mut picture, past) = (picture(), past());
+    let shown = |picture: &Picture| {
+        text(&View { memory: Some(&past), ..View::of(picture) }, 80, Some(23), true)
+    };
+    let rows = |all: &[String]| all.iter().filter(|line| line.get(9..11) == Some(" |")).count();
+    // Each list of this one needs its lines.
+    assert_eq!(shown(&picture), text(&View::of(&picture), 80, Some(23), true));
+
+    (picture.waiting, picture.nodes) = (Vec::new(), Vec::new());
+    picture.well.reasons.truncate(1);
+    let all = shown(&picture);
+    assert!(fits(&all, 80, 23), "{all:#?}");
+    assert_eq!(rows(&all), 5, "{all:#?}");
+    let whole = all.join("\n");
+    for part in [
+        "\n120.0 GiB |",
+        "\n 60.0 GiB |",
+        "59m ago",
+        "  MemoryRunsOutSoon fires",
+        "umawarden approve 12",
+        "  llama ",
+        "  qwen ",
+        "80 %, about 42s left",
+    ] {
+        assert!(whole.contains(part), "{part:?} is not in\n{whole}");
+    }
+    assert_eq!(whole.matches("would drop the page cache").count(), 2, "{whole}");
+    picture.approvals.clear();
+    let all = shown(&picture);
+    assert_eq!((rows(&all), all.len()), (7, 23), "{all:#?}");
+}
+
+#[test]
 fn only_ascii_is_written_where_the_locale_has_no_more() {
     let (picture, past) = (picture(), past());
     let view = View { memory: Some(&past), ..View::of(&picture) };
