@@ -25,6 +25,16 @@ let page = null;
 let context = null;
 let seen = { errors: [], requests: [] };
 
+/** Keeps when the last picture arrived, by the clock of the page. */
+function keepArrivals() {
+  window.EventSource = class extends EventSource {
+    constructor(...details) {
+      super(...details);
+      this.addEventListener("picture", () => { window.arrived = performance.now(); });
+    }
+  };
+}
+
 const count = () => page.evaluate(() => Number(document.documentElement.dataset.pictures || 0));
 
 const commands = {
@@ -44,6 +54,7 @@ const commands = {
     });
     page = await context.newPage();
     if (clock) await page.clock.install();
+    await page.addInitScript(keepArrivals);
     seen = { errors: [], requests: [] };
     page.on("console", (message) => {
       if (["error", "warning"].includes(message.type())) seen.errors.push(message.text());
@@ -70,6 +81,47 @@ const commands = {
         }
       }).observe(document.documentElement, { attributeFilter: ["data-pictures"] });
     }), pictures);
+  },
+
+  /**
+   * Of so many pictures, in milliseconds: the age of the sample, by its own time, once it is shown,
+   * and how long it took from the arrival of the picture.
+   */
+  async delays({ pictures }) {
+    return page.evaluate((wanted) => new Promise((resolve) => {
+      const delays = [];
+      const observer = new MutationObserver(() => {
+        const sampled = Date.parse(document.querySelector("#sampled time").dateTime);
+        delays.push({ age: Date.now() - sampled, drawn: performance.now() - window.arrived });
+        if (delays.length < wanted) return;
+        observer.disconnect();
+        resolve(delays);
+      });
+      observer.observe(document.documentElement, { attributeFilter: ["data-pictures"] });
+    }), pictures);
+  },
+
+  /** Keeps the age of the first entry of the past with this text, once it is shown. */
+  async awaitEntry({ text }) {
+    return page.evaluate(([wanted, wait]) => {
+      window.entryAge = new Promise((resolve, reject) => {
+        setTimeout(() => reject(new Error(`no entry with ${wanted}`)), wait);
+        const observer = new MutationObserver(() => {
+          const rows = [...document.querySelectorAll("#happened tbody tr")];
+          const row = rows.find((one) => one.textContent.includes(wanted));
+          if (!row) return;
+          observer.disconnect();
+          resolve(Date.now() - Date.parse(row.querySelector("time").dateTime));
+        });
+        observer.observe(document.documentElement, { attributeFilter: ["data-pictures"] });
+      });
+      return true;
+    }, [text, WAIT]);
+  },
+
+  /** What `awaitEntry` has kept, in milliseconds. */
+  async entryAge() {
+    return page.evaluate(() => window.entryAge);
   },
 
   async seen() {
