@@ -1,8 +1,12 @@
 //! Queries over HTTP, as Prometheus and Grafana send them.
 
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
-use super::server::{Server, order_request, parse, start};
+use super::server::{PATIENCE, Server, order_request, parse, start, start_without_past};
 
 /// The time of the made-up status.
 fn data(server: &Server, target: &str) -> Value {
@@ -105,5 +109,51 @@ fn errors_have_the_status_and_type_of_prometheus() {
     let long = format!("query={}", "a".repeat(17 * 1024));
     assert_eq!(form(&server, "/api/v1/query", &long).status, 413);
     assert_eq!(server.order("DELETE", "/api/v1/query", "").status, 405);
+    server.end();
+}
+
+/// Begins a query that waits five seconds for the past. Once it is dropped, nobody waits for it.
+fn slow(server: &Server) -> TcpStream {
+    let mut stream = server.connect();
+    let target = "/api/v1/query?query=uma_memory_free_bytes%5B1m%5D";
+    let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    stream
+}
+
+#[test]
+fn two_slow_queries_run_and_further_ones_get_503_while_metrics_are_served() {
+    let server = start_without_past();
+    let quick = || server.get("/api/v1/query?query=1&timeout=300ms");
+    let until = |status: u16| {
+        let began = Instant::now();
+        loop {
+            let response = quick();
+            if response.status == status {
+                return response;
+            }
+            assert!(began.elapsed() < PATIENCE, "{}", response.text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let first = slow(&server);
+    std::thread::sleep(Duration::from_millis(300));
+    until(200);
+    // Two of them run and the others wait, so that none is free for a while.
+    let others: Vec<TcpStream> = (0..5).map(|_| slow(&server)).collect();
+    let body = until(503).json();
+    assert_eq!(body["errorType"], "timeout", "{body}");
+    let error = body["error"].as_str().unwrap();
+    let sentence =
+        "it was not done within 0.3 s, with the wait for other queries; choose a shorter";
+    assert!(error.contains(sentence), "{error}");
+    let began = Instant::now();
+    for target in ["/metrics", "/-/healthy", "/api/v1/picture"] {
+        assert_eq!(server.get(target).status, 200, "{target}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(3), "they need no turn: {:?}", began.elapsed());
+    // Clients that leave make way.
+    drop((first, others));
+    assert_eq!(until(200).json()["data"]["result"][1], "1");
     server.end();
 }

@@ -148,10 +148,29 @@ pub fn start_behind(access: AccessControl, limits: Limits, queries: Queries) -> 
     start_at(node, uptime, access, limits, queries)
 }
 
+/// Samples of before its start are never read: a query that needs them waits for them.
+pub fn start_without_past() -> Server {
+    let access = AccessControl::open(AccessFiles::default(), || moment(100)).unwrap();
+    let node = NodeNames { name: "spark-1".into(), model: None };
+    let samples = Live::new(TargetLabels::default(), Past::Unread);
+    start_over(samples, (node, uptime), access, Limits::default(), no_queries())
+}
+
 /// With names and a clock of its own.
 pub fn start_at(
     node: NodeNames,
     uptime: fn() -> Duration,
+    access: AccessControl,
+    limits: Limits,
+    queries: Queries,
+) -> Server {
+    let samples = Live::new(TargetLabels::default(), Past::Read);
+    start_over(samples, (node, uptime), access, limits, queries)
+}
+
+fn start_over(
+    samples: Live,
+    (node, uptime): (NodeNames, fn() -> Duration),
     access: AccessControl,
     limits: Limits,
     queries: Queries,
@@ -176,7 +195,7 @@ pub fn start_at(
         memory: Arc::clone(&memory),
         explain,
         queries,
-        samples: Arc::new(Live::new(TargetLabels::default(), Past::Read)),
+        samples: Arc::new(samples),
         reload,
         control_socket: control_socket.clone(),
         received: Arc::clone(&received),
