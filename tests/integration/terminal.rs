@@ -259,6 +259,39 @@ fn slow_work_shows_its_progress_on_a_terminal_alone() {
 }
 
 #[test]
+fn a_large_log_shows_the_time_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("kernel.log");
+    let xid = |second: u32| {
+        format!("[{second:5}.000000] NVRM: Xid (PCI:000f:01:00): 31, pid={second}, name=x, Ch 08\n")
+    };
+    fs::write(&log, (1..4000).map(xid).collect::<String>()).unwrap();
+    for name in ["dmesg", "replay"] {
+        let terminal = Terminal::new(80);
+        let mut command = Command::new(binary());
+        command.arg(name).arg(&log).env("TERM", "xterm").stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(terminal.side());
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let terminal = std::thread::spawn(|| terminal.read());
+        // On any machine it has not read all of the log by then: its output is full.
+        std::thread::sleep(Duration::from_millis(2_300));
+        let mut printed = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+        child.wait().unwrap();
+        assert!(printed.len() > 200_000, "{name}: more than a pipe takes");
+        let written = terminal.join().unwrap();
+        let lines: Vec<&str> = written.split(['\r', '\n']).collect();
+        let line = lines.iter().find(|line| line.contains(&format!("] {name}: ")));
+        let line = plain(line.unwrap_or_else(|| panic!("{name}: {written:?}")));
+        let (_, amounts) = line.split_once(": ").unwrap();
+        assert!(line.starts_with('[') && amounts.contains(" KiB of 276.2 KiB"), "{name}: {line:?}");
+        assert!(amounts.contains(", about ") && amounts.ends_with("s left"), "{name}: {line:?}");
+        assert!(written.ends_with("\r\x1b[K"), "it is removed at the end: {written:?}");
+    }
+}
+
+#[test]
 fn an_observation_of_seconds_shows_its_progress() {
     let terminal = Terminal::new(80);
     let mut command = Command::new(binary());
