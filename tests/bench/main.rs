@@ -2,10 +2,12 @@
 //!
 //! `cargo bench --bench daemon` as root takes about ten minutes; `-- --minutes 60` watches the idle
 //! daemon for an hour; `-- scrape idle` measures only these parts. The parts are `rules`, `replay`,
-//! `kernel_log`, `scrape`, `gate`, `pages` and `idle`. Without node_exporter (Debian: prometheus-node-exporter) its
-//! rows are left out. The numbers of a noisy machine are noisy: compare the rows of one run.
+//! `kernel_log`, `scrape`, `gate`, `explain`, `pages` and `idle`. Without node_exporter (Debian:
+//! prometheus-node-exporter) its rows are left out. The numbers of a noisy machine are noisy:
+//! compare the rows of one run.
 #![expect(clippy::unwrap_used, reason = "a measurement ends where anything fails")]
 
+mod explain;
 mod gate;
 mod kernel_log;
 mod pages;
@@ -29,12 +31,13 @@ fn main() {
     let minutes = minutes.and_then(|position| arguments.get(position + 1)?.parse().ok());
     let idle = minutes.map_or(IDLE, |minutes: u64| Duration::from_secs(60 * minutes));
 
-    let parts: [(&str, &dyn Fn()); 7] = [
+    let parts: [(&str, &dyn Fn()); 8] = [
         ("rules", &rules::measure),
         ("replay", &replay::measure),
         ("kernel_log", &kernel_log::measure),
         ("scrape", &scrape::measure),
         ("gate", &gate::measure),
+        ("explain", &explain::measure),
         ("pages", &pages::measure),
         ("idle", &|| scrape::measure_idle(idle)),
     ];
