@@ -31,7 +31,8 @@ fn happened(seconds: u64, text: &str) -> Happened {
     }
 }
 
-fn engine(name: &str, anonymous: u64) -> EngineStatus {
+/// An engine that loads for the second time.
+pub fn engine(name: &str, anonymous: u64) -> EngineStatus {
     let id = ProcessId { pid: 7, start_ticks: 5_000 };
     let process = EngineProcess::holding(id, "vllm", anonymous);
     let mut seen = EngineSeen::new(name.into(), EngineKind::Vllm, id, vec![process], "test".into());
