@@ -5,8 +5,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use jiff::Timestamp;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use umawarden::model::METRICS;
+
+use crate::daemon::{Daemon, http_client};
+use crate::run::Node;
+
+/// `$__rate_interval` of a minute as Grafana's backend writes it, which is Go's text.
+const RATE_INTERVAL: &str = "1m0s";
 
 /// The dashboards by name, each with the label that selects its nodes.
 const BOARDS: [(&str, &str); 4] = [
@@ -141,7 +149,7 @@ fn a_node_can_be_the_source_of_its_own_dashboards() {
     for (name, dashboard) in dashboards().into_iter().filter(|(name, _)| name != "fleet") {
         let mut refused = Vec::new();
         for (location, expr) in queries(&dashboard) {
-            let expr = expr.replace("$__rate_interval", "1m");
+            let expr = expr.replace("$__rate_interval", RATE_INTERVAL);
             if let Err(error) = promql_rules::parse(&expr) {
                 refused.push(format!("{location}: {error}"));
             }
@@ -151,6 +159,71 @@ fn a_node_can_be_the_source_of_its_own_dashboards() {
             "cluster" => assert!(refused.iter().all(|one| one.contains("count_values"))),
             _ => assert_eq!(refused, Vec::<String>::new(), "{name}"),
         }
+    }
+}
+
+/// The response to a form, as Grafana's data source sends queries (pkg/promlib/client/client.go).
+fn post(daemon: &Daemon, path: &str, fields: &[(&str, &str)]) -> Value {
+    let field = |(name, value): &(&str, &str)| {
+        format!("{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC))
+    };
+    let form = fields.iter().map(field).collect::<Vec<_>>().join("&");
+    let client = http_client().build().unwrap();
+    let request = client.post(format!("http://{}{path}", daemon.address())).body(form);
+    let request = request.header("content-type", "application/x-www-form-urlencoded");
+    let response = request.send().unwrap();
+    let (status, body) = (response.status().as_u16(), response.json::<Value>().unwrap());
+    assert_eq!((status, &body["status"]), (200, &"success".into()), "{fields:?}: {body}");
+    body["data"].clone()
+}
+
+/// The values of a variable, as Grafana requests them (LabelsApiClient of
+/// packages/grafana-prometheus/src/resource_clients.ts).
+fn values(daemon: &Daemon, variable: &Value, (start, end): (&str, &str)) -> Vec<String> {
+    let query = variable["query"]["query"].as_str().unwrap();
+    let inner = query.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
+    let (series, label) = inner.rsplit_once(',').unwrap();
+    let path = format!("/api/v1/label/{}/values", label.trim());
+    let range = format!("limit=40000&start={start}&end={end}");
+    let (status, body) = daemon.get(&format!("{path}?match[]={series}&{range}"));
+    assert_eq!(status, 200, "{body}");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    serde_json::from_value(body["data"].clone()).unwrap()
+}
+
+/// Panels without data are those of what did not happen here.
+#[test]
+fn a_node_answers_each_query_of_its_own_dashboards_as_grafana_sends_it() {
+    let node = Node::new("gb10-4k");
+    let own = node.arguments();
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let daemon = Daemon::start(&node.storage(), &own);
+    let end = Timestamp::now().as_second() + 1;
+    let (start, end) = (format!("{}.123", end - 3600), format!("{end}.123"));
+    let (start, end) = (start.as_str(), end.as_str());
+    for (name, dashboard) in dashboards() {
+        if !["node", "remedies"].contains(&name.as_str()) {
+            continue;
+        }
+        let variables = list(&dashboard["templating"], "list");
+        let [instance] = variables else { panic!("{name}: {variables:?}") };
+        let nodes = values(&daemon, instance, (start, end));
+        let [chosen] = &nodes[..] else { panic!("{name}: {nodes:?}") };
+        let mut with_data = 0;
+        for (location, expr) in queries(&dashboard) {
+            let expr = expr.replace("$__rate_interval", RATE_INTERVAL);
+            let expr = expr.replace("$instance", chosen);
+            let now = post(&daemon, "/api/v1/query", &[("query", &*expr), ("time", end)]);
+            assert_eq!(now["resultType"], "vector", "{name}, {location}: {expr}");
+            let range = [("query", &*expr), ("start", start), ("end", end), ("step", "15")];
+            let range = post(&daemon, "/api/v1/query_range", &range);
+            assert_eq!(range["resultType"], "matrix", "{name}, {location}: {expr}");
+            let has_data = !range["result"].as_array().unwrap().is_empty();
+            let is_always = expr.starts_with("uma_memory_anonymous_bytes{");
+            assert!(has_data || !is_always, "{name}, {location}: {expr}");
+            with_data += usize::from(has_data);
+        }
+        assert!(with_data > 5, "{name}: {with_data}");
     }
 }
 

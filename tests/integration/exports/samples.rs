@@ -62,6 +62,24 @@ fn grafana_gets_what_its_data_source_requests() {
     assert_eq!(health["data"], json!({ "resultType": "scalar", "result": [4, "2"] }));
     let build = data(&server, "/api/v1/status/buildinfo");
     assert_eq!(build["version"], env!("CARGO_PKG_VERSION"));
+    // With features it would be a Mimir (pkg/promlib/heuristics.go).
+    assert_eq!(build["features"], Value::Null);
+    // At its start: recording rules, and whether there are exemplars (datasource.ts).
+    let rules = data(&server, "/api/v1/rules");
+    for group in rules["groups"].as_array().unwrap() {
+        let kinds = group["rules"].as_array().unwrap().iter().map(|rule| &rule["type"]);
+        assert!(kinds.clone().count() > 0 && kinds.clone().all(|kind| kind == "alerting"));
+    }
+    let exemplars = "query=test&start=1794998200000&end=1795000000000";
+    for response in [
+        server.get(&format!("/api/v1/query_exemplars?{exemplars}")),
+        form(&server, "/api/v1/query_exemplars", exemplars),
+    ] {
+        let body = response.json();
+        assert_eq!((response.status, &body["status"]), (404, &json!("error")), "{body}");
+    }
+    let some = data(&server, "/api/v1/metadata?limit=2");
+    assert_eq!(some.as_object().unwrap().len(), 2, "{some}");
     let names = data(&server, "/api/v1/label/__name__/values?start=0&limit=40000");
     assert!(names.as_array().unwrap().contains(&json!("uma_memory_free_bytes")), "{names}");
     let all = form(&server, "/api/v1/series", "match%5B%5D=%7B__name__%21%3D%22%22%7D&limit=40000");
