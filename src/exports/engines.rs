@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::api::success;
 use super::routes::Site;
-use crate::model::{EngineLoad, EngineProcess, Reading, RestartStatus};
+use crate::model::{EngineLoad, EngineProcess, EngineSeen, Reading, RestartStatus};
 use crate::policy::gate::orphans;
 use crate::policy::status::EngineStatus;
 
@@ -40,7 +40,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         shown
     });
     let requests = status.health.as_ref().and_then(|health| health.requests.value());
-    json!({
+    let mut shown = json!({
         "name": seen.name,
         "kind": seen.kind,
         "phase": status.phase,
@@ -62,20 +62,9 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "health": health,
         "requests": requests,
         "load": status.health.as_ref().map(|health| load(&health.load)),
-        "cgroup": seen.cgroup,
-        "container": seen.container,
-        "container_name": seen.container_name,
-        "container_runtime": seen.runtime,
-        "pod": seen.pod,
-        "claimed_container": seen.claimed_container,
-        "image": seen.image,
         "rank": seen.rank,
         "lost_rank": status.lost_rank,
         "other_ranks": status.other_ranks,
-        "unit": seen.unit,
-        "user_unit": seen.user_unit,
-        "client_unit": seen.client_unit,
-        "uid": seen.uid,
         "proof": seen.proof,
         "key_withheld": status.health.as_ref().and_then(|health| health.key_withheld.as_ref()),
         "log_bytes": value(seen.log_bytes),
@@ -83,6 +72,27 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "load_read_bytes": status.load_read_bytes,
         "orphans": orphans(seen).collect::<Vec<_>>(),
         "processes": seen.processes.iter().map(process).collect::<Vec<_>>(),
+    });
+    if let (Value::Object(all), Value::Object(runs_in)) = (&mut shown, runs_in(seen)) {
+        all.extend(runs_in);
+    }
+    shown
+}
+
+/// The container, pod and service that the engine runs in.
+fn runs_in(seen: &EngineSeen) -> Value {
+    json!({
+        "cgroup": seen.cgroup,
+        "container": seen.container,
+        "container_name": seen.container_name,
+        "container_runtime": seen.runtime,
+        "pod": seen.pod,
+        "claimed_container": seen.claimed_container,
+        "image": seen.image,
+        "unit": seen.unit,
+        "user_unit": seen.user_unit,
+        "client_unit": seen.client_unit,
+        "uid": seen.uid,
     })
 }
 
