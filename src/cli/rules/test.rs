@@ -11,7 +11,7 @@ use super::super::Exit;
 use super::count;
 use crate::cli::output;
 use crate::cli::progress::Progress;
-use crate::cli::style::wrapped;
+use crate::cli::text::wrapped;
 use crate::config::measure::written;
 use crate::config::mistake::{Mistake, Mistakes, SourceText, Style};
 use crate::config::reader::{Unreadable, find_as_promtool, is_test_file, read_text};

@@ -115,6 +115,20 @@ struct GuardCells {
     budget_left: Cell,
 }
 
+impl GuardCells {
+    const UNSET: Self =
+        Self { paused: Cell(0), restored: Cell(0), silences: Cell(0), budget_left: Cell(0) };
+
+    fn new(counters: &mut Counters, store: &mut SeriesStore) -> Self {
+        Self {
+            paused: counters.plain(store, "uma_paused"),
+            restored: counters.plain(store, "uma_guard_rails_restored"),
+            silences: counters.plain(store, "uma_silences"),
+            budget_left: counters.plain(store, "uma_action_budget_left"),
+        }
+    }
+}
+
 impl Counters {
     pub(super) fn new(store: &mut SeriesStore) -> Self {
         let mut counters = Self {
@@ -139,12 +153,7 @@ impl Counters {
             of_kernel_log: 0,
             kernel_log: LogView::Believed,
             late: Vec::new(),
-            guard: GuardCells {
-                paused: Cell(0),
-                restored: Cell(0),
-                silences: Cell(0),
-                budget_left: Cell(0),
-            },
+            guard: GuardCells::UNSET,
         };
         counters.records = counters.plain(store, "uma_kernel_log_records_total");
         counters.records_lost = counters.plain(store, "uma_kernel_log_lost_records_total");
@@ -177,12 +186,7 @@ impl Counters {
                 counters.cell(store, &SeriesKey::new("uma_engine_failures_total", &labels))
             })
         });
-        counters.guard = GuardCells {
-            paused: counters.plain(store, "uma_paused"),
-            restored: counters.plain(store, "uma_guard_rails_restored"),
-            silences: counters.plain(store, "uma_silences"),
-            budget_left: counters.plain(store, "uma_action_budget_left"),
-        };
+        counters.guard = GuardCells::new(&mut counters, store);
         counters.rules = RuleState::ALL
             .map(|state| counters.labelled(store, "uma_rules", ("state", state.name())));
         counters.levels = WellLevel::NAMES

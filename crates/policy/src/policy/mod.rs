@@ -372,18 +372,23 @@ impl Policy {
             self.counters.count_decision(decision, &mut self.store);
         }
         if evaluated {
-            self.publish_fleet(at);
-            self.refresh_rule_statuses();
-            let mut counts = [0; RuleState::ALL.len()];
-            for group in &mut self.groups {
-                group.publish(at, self.mode, &self.guard, &mut self.counters, &mut counts);
-            }
-            self.counters.set_rules(counts);
-            self.publish_level();
-            self.counters.set_guard(&self.guard, self.mode, at);
-            self.counters.publish_changed(at, &mut self.store);
+            self.publish_evaluated(at);
         }
         step
+    }
+
+    /// Publishes what the evaluation of rules has changed.
+    fn publish_evaluated(&mut self, at: Moment) {
+        self.publish_fleet(at);
+        self.refresh_rule_statuses();
+        let mut counts = [0; RuleState::ALL.len()];
+        for group in &mut self.groups {
+            group.publish(at, self.mode, &self.guard, &mut self.counters, &mut counts);
+        }
+        self.counters.set_rules(counts);
+        self.publish_level();
+        self.counters.set_guard(&self.guard, self.mode, at);
+        self.counters.publish_changed(at, &mut self.store);
     }
 
     /// Whether there is nothing to evaluate: a log may have many meaningless lines while memory is
