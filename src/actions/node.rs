@@ -77,8 +77,8 @@ impl NodeExecutor {
         Self { count, ..self }
     }
 
-    /// Leaves taints and cordons to the next pod of that DaemonSet. Those that were left to this one
-    /// are undone once `has_settled`.
+    /// Leaves taints and cordons to the next pod of that DaemonSet. Those that were left to this
+    /// one are undone once `has_settled`.
     pub fn handing_over(
         self,
         daemon_set: Option<DaemonSetName>,

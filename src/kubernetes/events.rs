@@ -2,8 +2,8 @@
 //!
 //! The same text about the same object is one Event whose count grows, and an object gets 25 Events
 //! at once and one in five minutes: so does the kubelet
-//! (k8s.io/client-go/tools/record/events_cache.go). The requests of a node have a bound, too: a fault
-//! that all nodes of a cluster report meets one API server.
+//! (k8s.io/client-go/tools/record/events_cache.go). The requests of a node have a bound, too: a
+//! fault that all nodes of a cluster report meets one API server.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

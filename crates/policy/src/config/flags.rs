@@ -185,8 +185,8 @@ pub struct RunFlags {
     #[arg(long = "gpu.interval", value_name = "DURATION", value_parser = limits::gpu)]
     pub gpu_interval: Option<GpuInterval>,
 
-    /// The library that queries the NVIDIA driver [default: libnvidia-ml.so.1 where the loader finds
-    /// it, or where containers, WSL and NixOS have it].
+    /// The library that queries the NVIDIA driver [default: libnvidia-ml.so.1 where the loader
+    /// finds it, or where containers, WSL and NixOS have it].
     #[arg(long = "gpu.library", value_name = "FILE")]
     pub gpu_library: Option<PathBuf>,
 

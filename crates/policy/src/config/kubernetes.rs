@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn everything_can_be_set() {
         let text = "kubernetes:\n  node: gb-1.example\n  kubeconfig: /etc/k\n  daemon_set: \
-                    gpu/umawarden\n  conditions: {Tight: [MemoryLeaked, A]}\n  events: false\n  extended_resource: true\n  \
-                    drain: evict\n  drain_for: 5m\n";
+                    gpu/umawarden\n  conditions: {Tight: [MemoryLeaked, A]}\n  events: false\n  \
+                    extended_resource: true\n  drain: evict\n  drain_for: 5m\n";
         let file = read(text).unwrap();
         let expected = KubernetesSettings {
             access: KubernetesAccess {
