@@ -5,6 +5,7 @@
 //! HTTP requests leave through [`http`], but for those of `kubernetes`; TLS is in `tls`.
 
 pub mod alertmanager;
+pub mod cgroups;
 pub mod collector;
 pub mod connection;
 pub mod files;

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::TcpStream;
 
+use super::cgroups::namespace_root;
 use super::network;
 use super::session::Endpoint;
 use crate::model::{EngineTarget, ProcessId, Proof};
-use crate::parse::process::{TcpSocket, cgroup, is_within, stat, tcp_sockets, user_id};
+use crate::parse::process::{TcpSocket, is_within, stat, tcp_sockets, user_id};
 use kernel_faults::container_id;
 
 /// The size limit of a socket table: some 50,000 rows.
@@ -304,9 +305,10 @@ impl Claim<'_> {
             let of = |process: &str| fs::read_link(self.procfs.join(process).join(namespace)).ok();
             of("self") == of(&id.pid.to_string())
         };
+        let root = namespace_root(&self.procfs);
         let container = |pid| {
             let text = self.read(pid, "cgroup").unwrap_or_default();
-            cgroup(&String::from_utf8_lossy(&text)).and_then(container_id)
+            root.cgroup(&String::from_utf8_lossy(&text)).and_then(|path| container_id(&path))
         };
         let is_in_other = || {
             let its = container(id.pid);
@@ -326,7 +328,8 @@ impl Claim<'_> {
         let text = self.read(id.pid, "cgroup").unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let known = self.engine.cgroup.as_deref().filter(|known| *known != "/");
-        known.is_some_and(|known| cgroup(&text).is_some_and(|now| is_within(now, known)))
+        let now = namespace_root(&self.procfs).cgroup(&text);
+        known.is_some_and(|known| now.is_some_and(|now| is_within(&now, known)))
     }
 
     /// Whether the user id means one user in this namespace.

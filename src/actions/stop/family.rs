@@ -7,7 +7,9 @@ use std::io;
 use std::path::Path;
 
 use super::handle::{self, Known};
+use crate::clients::cgroups::namespace_root;
 use crate::model::ProcessId;
+use crate::parse::process::is_within;
 use crate::sys::descriptors::with_reserve;
 
 /// All processes at a moment, by pid.
@@ -70,12 +72,11 @@ impl Processes {
 
     /// The processes in a control group or below it, in any hierarchy.
     pub(super) fn residents(&self, procfs: &Path, cgroup: &str) -> BTreeSet<u32> {
-        let below = format!("{}/", cgroup.trim_end_matches('/'));
+        let root = namespace_root(procfs);
         let is_resident = |pid: &&u32| {
             let path = procfs.join(pid.to_string()).join("cgroup");
             let Ok(text) = with_reserve(|| fs::read_to_string(&path)) else { return false };
-            let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-            paths.any(|path| path == cgroup || path.starts_with(&below))
+            root.all(&text).any(|path| is_within(&path, cgroup))
         };
         self.0.keys().filter(is_resident).copied().collect()
     }

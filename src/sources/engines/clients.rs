@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::details::Details;
 use crate::model::{EngineSeen, ProcessId, Proof};
 use crate::parse::docker_client::attached_container;
-use crate::parse::process::{arguments, cgroup, is_of_users, system_unit, variable};
+use crate::parse::process::{arguments, is_of_users, system_unit, variable};
 
 /// The name of the process of Docker's client.
 pub(super) const DOCKER: &str = "docker";
@@ -63,7 +63,8 @@ fn client(id: ProcessId, details: &Details) -> Option<Client> {
     }
     let groups = details.read(id.pid, "cgroup")?;
     let groups = String::from_utf8_lossy(&groups);
-    let unit = system_unit(cgroup(&groups)?)?;
+    let group = details.root.cgroup(&groups)?;
+    let unit = system_unit(&group)?;
     if !unit.ends_with(".service") || is_of_users(unit) {
         return None;
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::health_address::{HealthAddresses, HealthTarget};
 use super::identity::{Confirmed, Membership, Shown, pid_namespace, user_of};
 use super::matching::Matcher;
+use crate::clients::cgroups::namespace_root;
 use crate::engines::Serving;
 use crate::files::{is_log_of, open_regular};
 use crate::model::{
@@ -21,7 +22,8 @@ use crate::model::{
 use crate::parse::container::{Container, NodeContainers, pod_uid};
 use crate::parse::model_files::{Files, is_model_file};
 use crate::parse::process::{
-    cgroup, listening, mapped_files, read_amounts, resident, stat, system_unit, user_id, user_unit,
+    NamespaceRoot, listening, mapped_files, read_amounts, resident, stat, system_unit, user_id,
+    user_unit,
 };
 use crate::sources::bounded::{BoundedReads, read_file};
 use crate::sys::descriptors::{is_out_of_descriptors, with_reserve};
@@ -74,6 +76,8 @@ struct OpenResources {
 #[derive(Debug)]
 pub(super) struct Details {
     procfs: PathBuf,
+    /// The paths of control groups begin there.
+    pub(super) root: NamespaceRoot,
     addresses: HealthAddresses,
     /// For files whose read another process can block.
     bounded: RefCell<BoundedReads>,
@@ -117,7 +121,8 @@ impl Details {
         let addresses = HealthAddresses::new(procfs.clone());
         let bounded = RefCell::new(BoundedReads::new(procfs.clone()));
         let (resources, now, every) = (BTreeMap::new(), Duration::ZERO, READ_CALM);
-        Self { procfs, addresses, bounded, resources, now, every, is_starved: Cell::new(false) }
+        let (root, is_starved) = (namespace_root(&procfs), Cell::new(false));
+        Self { procfs, root, addresses, bounded, resources, now, every, is_starved }
     }
 
     /// Whether a read failed for lack of descriptors since the last call. What was not read then
@@ -274,7 +279,8 @@ impl Details {
         let process = pid.to_string();
         let user = user_of(&self.procfs, &process);
         let pid_namespace = user.and_then(|_| pid_namespace(&self.procfs, &process));
-        confirmed.membership(&Shown { path: cgroup(&text), user, pid_namespace })
+        let path = self.root.cgroup(&text);
+        confirmed.membership(&Shown { path: path.as_deref(), user, pid_namespace })
     }
 
     /// The user of a process.

@@ -5,14 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::clients::cgroups::are_paths_whole;
 use crate::model::{ProcessId, Proof};
 use crate::parse::container::{Container, NodeContainers, Runtime};
-use crate::parse::process::{cgroup, is_of_users, is_within, namespace_user, stat, system_unit};
+use crate::parse::process::{
+    NamespaceRoot, is_of_users, is_within, namespace_user, stat, system_unit,
+};
 use kernel_faults::container_id;
-
-/// The control group namespace whose paths start at the root of the machine (PROC_CGROUP_INIT_INO).
-/// In other namespaces they start anywhere.
-const ALL_GROUPS: &str = "cgroup:[4026531835]";
 
 /// The facts that are confirmed at the time of a scan.
 #[derive(Debug, Default)]
@@ -86,22 +85,21 @@ impl Membership {
 
 impl Confirmed {
     /// Combines the reports of runtimes with the present first processes in `/proc`.
-    pub(super) fn read(procfs: &Path, containers: &NodeContainers) -> Self {
-        let own = fs::read_link(procfs.join("self/ns/cgroup")).ok();
-        let are_paths_whole = own.is_some_and(|own| own.to_str() == Some(ALL_GROUPS));
+    pub(super) fn read(procfs: &Path, root: &NamespaceRoot, containers: &NodeContainers) -> Self {
+        let are_paths_whole = are_paths_whole(procfs);
         let groups = containers.system.iter().filter_map(|(id, container)| {
             let text = init_group(procfs, container.init?)?;
             // Users name the groups below `user.slice`: a reused process id would impersonate an
             // ended container.
-            let path = cgroup(&text).filter(|path| !path.starts_with("/user.slice/"))?;
+            let path = root.cgroup(&text).filter(|path| !path.starts_with("/user.slice/"))?;
             let proof = match container.runtime {
                 Runtime::Docker => Proof::Container,
                 Runtime::Cri => Proof::PodContainer,
             };
-            Some((Arc::clone(id), (container_group(path, id)?, proof)))
+            Some((Arc::clone(id), (container_group(&path, id)?, proof)))
         });
         let of_users = containers.of_users.iter();
-        let of_users = of_users.map(|(user, all)| (*user, OfUser::read(procfs, *user, all)));
+        let of_users = of_users.map(|(user, all)| (*user, OfUser::read(procfs, root, *user, all)));
         Self { containers: groups.collect(), of_users: of_users.collect(), are_paths_whole }
     }
 
@@ -147,7 +145,12 @@ impl Confirmed {
 
 impl OfUser {
     /// Only processes in a namespace of that user count, whatever the user's runtime reports.
-    fn read(procfs: &Path, user: u32, containers: &BTreeMap<Arc<str>, Container>) -> Self {
+    fn read(
+        procfs: &Path,
+        root: &NamespaceRoot,
+        user: u32,
+        containers: &BTreeMap<Arc<str>, Container>,
+    ) -> Self {
         let mut all = Self::default();
         let own = pid_namespace(procfs, "self");
         for (id, container) in containers {
@@ -157,7 +160,7 @@ impl OfUser {
             if user_of(procfs, &pid) != Some(user) {
                 continue;
             }
-            let group = cgroup(&text).and_then(|path| container_group(path, id));
+            let group = root.cgroup(&text).and_then(|path| container_group(&path, id));
             all.groups.extend(group.map(|group| (Arc::clone(id), group)));
             let namespace = pid_namespace(procfs, &pid).filter(|its| Some(its) != own.as_ref());
             all.namespaces.extend(namespace.map(|namespace| (namespace, Arc::clone(id))));
@@ -228,7 +231,8 @@ mod tests {
         let own = format!("/system.slice/docker-{ID}.scope");
         put(folder.path(), 7, 70, &format!("{own}/init.scope"));
         let init = ProcessId { pid: 7, start_ticks: 70 };
-        let confirmed = Confirmed::read(folder.path(), &reported(Some(init)));
+        let confirmed =
+            Confirmed::read(folder.path(), &NamespaceRoot::default(), &reported(Some(init)));
         let proof = |path: &str| {
             let member = confirmed.membership(&at(path));
             assert_eq!(member.container.as_deref(), Some(ID), "{path}");
@@ -247,19 +251,44 @@ mod tests {
         let of_user = format!("/user.slice/docker-{ID}.scope");
         put(folder.path(), 8, 80, &of_user);
         let init = ProcessId { pid: 8, start_ticks: 80 };
-        let confirmed = Confirmed::read(folder.path(), &reported(Some(init)));
+        let confirmed =
+            Confirmed::read(folder.path(), &NamespaceRoot::default(), &reported(Some(init)));
         assert!(!confirmed.membership(&at(&of_user)).is_confirmed());
         // Docker does not say which process, or that one is another by now.
         for init in [None, Some(ProcessId { pid: 7, start_ticks: 71 })] {
-            let confirmed = Confirmed::read(folder.path(), &reported(init));
+            let confirmed =
+                Confirmed::read(folder.path(), &NamespaceRoot::default(), &reported(init));
             assert!(!confirmed.membership(&at(&own)).is_confirmed());
+        }
+    }
+
+    #[test]
+    fn in_a_namespace_of_groups_a_container_is_confirmed_by_the_end_of_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let scope = format!("kubepods-burstable-podB.slice/cri-containerd-{ID}.scope");
+        put(folder.path(), 7, 70, &format!("/../../{scope}"));
+        let init = ProcessId { pid: 7, start_ticks: 70 };
+        let above = "/kubepods.slice/kubepods-burstable.slice";
+        let known = NamespaceRoot::new(&format!("{above}/kubepods-burstable-podA.slice/own"));
+        for (root, path) in
+            [(NamespaceRoot::default(), format!("/{scope}")), (known, format!("{above}/{scope}"))]
+        {
+            let confirmed = Confirmed::read(folder.path(), &root, &reported(Some(init)));
+            let text = format!("0::/../../{scope}/sub\n");
+            let seen = root.cgroup(&text);
+            assert_eq!(seen.as_deref(), Some(&*format!("{path}/sub")));
+            let member = confirmed.membership(&at(seen.as_deref().unwrap()));
+            assert_eq!(member.container.as_deref(), Some(ID));
+            assert!(member.is_confirmed(), "{path}");
         }
     }
 
     #[test]
     fn only_a_system_service_proves_an_identity() {
         let folder = tempfile::tempdir().unwrap();
-        let confirmed_now = || Confirmed::read(folder.path(), &NodeContainers::default());
+        let confirmed_now = || {
+            Confirmed::read(folder.path(), &NamespaceRoot::default(), &NodeContainers::default())
+        };
         let proof = |path: &str, is_named: bool| {
             let confirmed = confirmed_now();
             confirmed.proof(&confirmed.membership(&at(path)), is_named)
@@ -267,7 +296,7 @@ mod tests {
         let vllm = "/system.slice/vllm.service/sub";
         assert_eq!(proof(vllm, true), Proof::Claimed, "where the paths begin is not known");
         fs::create_dir_all(folder.path().join("self/ns")).unwrap();
-        symlink(ALL_GROUPS, folder.path().join("self/ns/cgroup")).unwrap();
+        symlink("cgroup:[4026531835]", folder.path().join("self/ns/cgroup")).unwrap();
         assert_eq!(proof(vllm, false), Proof::Unit);
         assert_eq!(proof("/engines.slice/vllm.service", false), Proof::Unit);
         for path in [
@@ -317,7 +346,7 @@ mod tests {
         put_of_user(folder.path(), (7, 70), &inner, ROOTLESS, "pid:[9]");
         let init = ProcessId { pid: 7, start_ticks: 70 };
         let member = |containers: &NodeContainers, path: &str, user| {
-            let confirmed = Confirmed::read(folder.path(), containers);
+            let confirmed = Confirmed::read(folder.path(), &NamespaceRoot::default(), containers);
             let shown = Shown { path: Some(path), user, pid_namespace: Some("pid:[8]".to_owned()) };
             let member = confirmed.membership(&shown);
             assert_eq!(member.is_confirmed(), member.runtime_user().is_some(), "{member:?}");
@@ -352,7 +381,7 @@ mod tests {
         symlink("pid:[1]", folder.path().join("self/ns/pid")).unwrap();
         let its = of_user(1001, ProcessId { pid: 7, start_ticks: 70 });
         let container = |user, namespace: &str| {
-            let confirmed = Confirmed::read(folder.path(), &its);
+            let confirmed = Confirmed::read(folder.path(), &NamespaceRoot::default(), &its);
             let pid_namespace = Some(namespace.to_owned());
             let shown = Shown { path: Some("/user.slice"), user, pid_namespace };
             confirmed.membership(&shown).container
@@ -366,7 +395,7 @@ mod tests {
         // A container in the PID namespace of the node has none of its own.
         put_of_user(folder.path(), (6, 60), "/user.slice", ROOTLESS, "pid:[1]");
         let hosts = of_user(1001, ProcessId { pid: 6, start_ticks: 60 });
-        let confirmed = Confirmed::read(folder.path(), &hosts);
+        let confirmed = Confirmed::read(folder.path(), &NamespaceRoot::default(), &hosts);
         assert!(confirmed.of_users[&1001].namespaces.is_empty());
     }
 }

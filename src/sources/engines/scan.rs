@@ -189,7 +189,7 @@ impl Scanner {
         self.details.begin_pass(now);
         let pids = self.list()?;
         self.known.retain(|pid, _| pids.contains(pid));
-        self.confirmed = Confirmed::read(&self.procfs, &self.containers);
+        self.confirmed = Confirmed::read(&self.procfs, &self.details.root, &self.containers);
         for pid in pids {
             self.examine(pid)?;
         }

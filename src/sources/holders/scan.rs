@@ -10,9 +10,10 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
 
 use super::memory::{Queued, Queues, Tally, sockets};
+use crate::clients::cgroups::namespace_root;
 use crate::model::{HiddenProcess, Holder, HolderReadings, ProcessId, Reading, TaskSeen};
 use crate::parse::held_object::{HeldObject, driver_majors, is_monitor};
-use crate::parse::process::{Stat, cgroup, mapped_files, stat, unit};
+use crate::parse::process::{NamespaceRoot, Stat, mapped_files, stat, unit};
 use crate::sources::bounded::{BoundedReads, read_file};
 use crate::sources::is_procfs;
 use crate::sys::descriptors::{is_out_of_descriptors, with_reserve};
@@ -53,6 +54,8 @@ const LEAST_IN_PIPES: u64 = 64 << 20;
 pub(super) struct Scan {
     procfs: PathBuf,
     sysfs: PathBuf,
+    /// The paths of control groups begin there.
+    root: NamespaceRoot,
     /// This process, whose children query the driver.
     own: u32,
     /// Whether this is the kernel's procfs: only there the size of `fd` is the number of open
@@ -98,7 +101,8 @@ impl Scan {
         let is_procfs = is_procfs(&procfs);
         let bounded = BoundedReads::new(procfs.clone());
         let (majors, empty, is_urgent) = (Vec::new(), BTreeMap::new(), false);
-        Self { procfs, sysfs, own, is_procfs, bounded, majors, empty, is_urgent }
+        let root = namespace_root(&procfs);
+        Self { procfs, sysfs, root, own, is_procfs, bounded, majors, empty, is_urgent }
     }
 
     /// Examines all processes. `is_urgent`: memory falls, and current holders are needed.
@@ -244,7 +248,8 @@ impl Scan {
     fn holder(&self, pid: u32, stat: Stat, found: &Found, pipe_bytes: u64) -> Holder {
         let group = self.read(pid, "cgroup", 64 << 10).unwrap_or_default();
         let group = String::from_utf8_lossy(&group).into_owned();
-        let group = cgroup(&group);
+        let group = self.root.cgroup(&group);
+        let group = group.as_deref();
         Holder {
             id: ProcessId { pid, start_ticks: stat.start_ticks },
             state: stat.state,

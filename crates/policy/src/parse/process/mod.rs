@@ -1,12 +1,15 @@
 //! What `/proc/PID/…` says of one process. All of it may be hostile: a process chooses its name,
 //! its command line and the files that it maps.
 
+mod cgroup;
 #[cfg(test)]
 mod tests;
 
 use core::net::{IpAddr, SocketAddr};
 
 use crate::model::is_unprintable;
+
+pub use cgroup::{NamespaceRoot, cgroup, outer_mount};
 
 /// The longest text that is kept of what a process chose itself.
 pub const MAX_TEXT: usize = 4096;
@@ -159,28 +162,6 @@ fn field<'t>(text: &'t [u8], name: &str) -> Option<&'t [u8]> {
 
 fn number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
-}
-
-/// The control group in `/proc/PID/cgroup`: that of the unified hierarchy, else the memory
-/// controller's. `None` where it is outside of this cgroup namespace.
-pub fn cgroup(text: &str) -> Option<&str> {
-    let is_plain = |path: &&str| {
-        path.starts_with('/')
-            && path.len() <= MAX_TEXT
-            && !path.split('/').any(|part| part == "..")
-            && !path.chars().any(char::is_control)
-    };
-    let unified = text.lines().find_map(|line| group(line, str::is_empty)).filter(is_plain);
-    let has_memory = |controllers: &str| controllers.split(',').any(|name| name == "memory");
-    let memory = || text.lines().find_map(|line| group(line, has_memory)).filter(is_plain);
-    unified.filter(|path| *path != "/").or_else(memory).or(unified)
-}
-
-fn group(line: &str, wanted: impl Fn(&str) -> bool) -> Option<&str> {
-    let (id, rest) = line.split_once(':')?;
-    let (controllers, path) = rest.split_once(':')?;
-    let is_line = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
-    (is_line && wanted(controllers)).then_some(path)
 }
 
 /// The innermost systemd unit of a control group's path. The owner of a control group names its
