@@ -14,7 +14,7 @@ use crate::config::settings::SamplingInterval;
 use crate::policy::Policy;
 use crate::policy::pace::{Memory, Pace};
 use crate::sources::is_procfs;
-use crate::sources::memory::PressureTrigger;
+use crate::sources::memory::{PressureTrigger, has_pressure};
 use crate::sys::free_memory::FreeMemory;
 
 /// The schedule of samples. They are on a grid, so that a late one does not delay the next.
@@ -53,7 +53,10 @@ impl Sampling {
             SamplingInterval::Every(interval) => (None, interval),
             SamplingInterval::Auto => {
                 let trigger = PressureTrigger::set(procfs).inspect_err(|error| {
-                    tracing::info!("no memory pressure alarm: {error}");
+                    // The preflight reports a kernel without pressure.
+                    if has_pressure(procfs) {
+                        tracing::info!("no memory pressure alarm: {error}");
+                    }
                 });
                 let pace = Pace::new(clock::uptime());
                 let is_of_this_machine = is_procfs(procfs);

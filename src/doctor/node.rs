@@ -74,7 +74,7 @@ fn pressure(facts: &Facts) -> Finding {
             "the kernel does not report memory pressure (PSI): rules that need it stay unknown, \
              and a collapse is detected later",
         )
-        .fix("boot with psi=1"),
+        .fix("add psi=1 to the kernel's command line, and boot"),
     }
 }
 

@@ -25,6 +25,7 @@ use crate::doctor::{
 use crate::files::open_regular;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::sources::engines::{NotInspected, inspect_containers};
+use crate::sources::memory::has_pressure;
 use crate::supervisors::docker::socket_of_environment;
 
 /// The unit folders of systemd, highest precedence first.
@@ -98,7 +99,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
         memory: memory(&procfs),
         kernel: line(&procfs.join("sys/kernel/osrelease")),
         driver: line_or_absent(&procfs.join("driver/nvidia/version")),
-        has_pressure: Fact::Is(procfs.join("pressure/memory").exists()),
+        has_pressure: Fact::Is(has_pressure(&procfs)),
         kernel_log: within("the kernel log", move || match kernel_events(&kmsg) {
             Some(events) => Fact::Is(events),
             None => Fact::Unknown(format!("cannot open {}", kmsg.display())),

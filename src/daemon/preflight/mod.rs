@@ -18,6 +18,7 @@ use crate::config::reader::Loaded;
 use crate::config::settings::Settings;
 use crate::model::{ADD_SHIPPED, EngineMatch, Mode, Part, SecretSource, ShippedRule, off_names};
 use crate::policy::rule::RuleSet;
+use crate::sources::memory::has_pressure;
 use abilities::{Abilities, Docker, Numbers, Reclaims};
 
 /// Capabilities of `evict_checkpoint`, to see and evict files and pages of other users.
@@ -78,10 +79,10 @@ fn report_shipped_off(off: &[ShippedRule]) {
 /// Read-only.
 pub fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
     let mut missing = Vec::new();
-    if !settings.path.procfs.join("pressure/memory").exists() {
+    if !has_pressure(&settings.path.procfs) {
         missing.push(Missing {
             what: "memory pressure (PSI): the kernel does not offer it".to_owned(),
-            remedy: "boot with psi=1",
+            remedy: "add psi=1 to the kernel's command line, and boot",
             wanted_now: true,
         });
     }

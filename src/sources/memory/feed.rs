@@ -81,6 +81,11 @@ impl Report {
         self.fail(why);
     }
 
+    /// Reports that this kernel does not have the files: the source is not down, but checked rarely.
+    pub(super) fn lacking(&mut self) {
+        self.absent = true;
+    }
+
     /// Sets the reason why the source is down; the first one stays.
     pub(super) fn fail(&mut self, why: String) {
         self.error.get_or_insert(why);

@@ -90,6 +90,10 @@ impl KeptFile {
 
     fn fault(&self, error: &std::io::Error) -> Fault {
         let path = self.path.display();
+        // Of a file of a feature that is switched off.
+        if !self.read_before && Errno::from_io_error(error) == Some(Errno::OPNOTSUPP) {
+            return Fault::Absent(format!("{path} is switched off"));
+        }
         match (error.kind(), self.read_before) {
             (ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::Unsupported, false) => {
                 Fault::Absent(format!("{path} is not there"))
@@ -142,5 +146,19 @@ fn read_to_end(file: &File, buffer: &mut Vec<u8>) -> std::io::Result<usize> {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_a_feature_that_is_switched_off_is_absent() {
+        let error = std::io::Error::from(Errno::OPNOTSUPP);
+        let mut file = KeptFile::new("/proc/pressure/memory".into());
+        assert!(matches!(file.fault(&error), Fault::Absent(_)));
+        file.read_before = true;
+        assert!(matches!(file.fault(&error), Fault::Failed(_)));
     }
 }

@@ -41,6 +41,7 @@ use self::zones::{BuddyinfoReader, ZoneinfoReader};
 use crate::model::{Observation, Source};
 
 pub use self::feed::Clock;
+pub use self::pressure::has_pressure;
 pub use self::trigger::{NoTrigger, PressureTrigger};
 pub use self::vitals::{VitalSource, Vitals};
 

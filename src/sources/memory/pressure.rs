@@ -22,6 +22,13 @@ pub(super) struct PressureReader {
     files: [KeptFile; RESOURCES.len()],
 }
 
+/// Whether the kernel reports memory pressure. With `psi=0` the file is absent, or each of its reads
+/// fails with EOPNOTSUPP.
+pub fn has_pressure(procfs: &Path) -> bool {
+    let mut file = KeptFile::new(procfs.join("pressure/memory"));
+    !matches!(file.read(), Err(Fault::Absent(_)))
+}
+
 impl PressureReader {
     pub(super) fn new(procfs: &Path) -> Self {
         let folder = procfs.join("pressure");
@@ -68,7 +75,7 @@ impl Reader for PressureReader {
             }
         }
         if absent == RESOURCES.len() {
-            report.absent("this kernel reports no pressure; boot it with psi=1".to_owned());
+            report.lacking();
         }
     }
 }

@@ -35,7 +35,7 @@ fn recorded_machines_are_exported_with_their_own_values() {
             "jetson",
             &[
                 ("uma_memory_nvmap_bytes", 19_327_352_832.0),
-                ("uma_scrape_collector_success{collector=\"pressure\"}", 0.0),
+                ("uma_scrape_collector_success{collector=\"pressure\"}", 1.0),
                 ("uma_scrape_collector_success{collector=\"meminfo\"}", 1.0),
             ],
             &["uma_pressure_ratio{resource=\"memory\",share=\"full\",window=\"10s\"}"],
@@ -119,6 +119,14 @@ fn what_this_machine_does_not_have_is_no_warning_at_the_start() {
     assert!(!has(&daemon, "WARN", "g/Absent"), "{}", daemon.log());
     let picture = daemon.get("/api/v1/picture").1;
     assert!(picture.contains("without effect here: 1 rule (Absent)"), "{picture}");
+    let log = daemon.log();
+    let about = |line: &&str| {
+        !line.contains("DEBUG")
+            && (line.contains("memory pressure") || line.contains("source=\"pressure\""))
+    };
+    let lines: Vec<&str> = log.lines().filter(about).collect();
+    let [once] = lines[..] else { panic!("{log}") };
+    assert!(once.contains("not available: memory pressure") && once.contains("psi=1"), "{once}");
 }
 
 #[test]
