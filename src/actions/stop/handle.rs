@@ -144,9 +144,11 @@ impl PidHandle {
     }
 
     /// Sends a signal; an ended process needs none.
-    pub(super) fn signal(&self, signal: Signal) -> Result<(), HandleError> {
+    /// Returns whether it was delivered.
+    pub(super) fn signal(&self, signal: Signal) -> Result<bool, HandleError> {
         match pidfd_send_signal(&self.fd, signal) {
-            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Ok(()) => Ok(true),
+            Err(Errno::SRCH) => Ok(false),
             Err(errno) => {
                 let error = errno.into();
                 Err(HandleError::Failed { doing: "signalling", pid: self.id.pid, error })

@@ -11,6 +11,7 @@ mod handle;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write as _};
@@ -48,6 +49,9 @@ const KEEPER_ASKS_WITHIN: Duration = Duration::from_millis(500);
 /// that waits for memory does not respond. It has the request by then.
 const KEEPER_KILLS_WITHIN: Duration = Duration::from_millis(150);
 
+/// The effect of a stop that failed after a signal was delivered: the processes may end by it later.
+const SIGNALLED: &str = "its processes were signalled";
+
 /// The executor of the brake's lane.
 #[derive(Clone, Debug)]
 pub struct StopExecutor {
@@ -68,24 +72,28 @@ impl Executor for StopExecutor {
             let why = format!("stop_engine works on an engine, and not on {}", act.target);
             return OutcomeResult::Failed(why).into();
         };
-        let stopped = perform(&Stop {
+        let stop = Stop {
             procfs: &self.procfs,
             sysfs: &self.sysfs,
             docker: &self.docker,
             engine,
             grace: Duration::from_millis(*grace_ms),
             unless_free_bytes: *unless_free_bytes,
-        });
-        match stopped {
+            has_signalled: Cell::new(false),
+        };
+        match perform(&stop) {
             Err(error) if error.is_untouched() => OutcomeResult::NotDone(error.to_string()).into(),
-            Err(error) => Err(error).into(),
+            Err(error) => Performed {
+                effect: stop.has_signalled.get().then(|| SIGNALLED.to_owned()),
+                ..OutcomeResult::Failed(error.to_string()).into()
+            },
             Ok(effect) => Performed { effect, ..OutcomeResult::Done.into() },
         }
     }
 }
 
 /// A stop of an engine.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Stop<'a> {
     /// Mount point of procfs.
     pub(super) procfs: &'a Path,
@@ -99,6 +107,8 @@ pub(super) struct Stop<'a> {
     pub(super) grace: Duration,
     /// The stop is cancelled if this much memory is free.
     pub(super) unless_free_bytes: Option<u64>,
+    /// Whether a signal was delivered, or a request to end it accepted.
+    pub(super) has_signalled: Cell<bool>,
 }
 
 /// An engine was not stopped.
@@ -126,6 +136,9 @@ pub(super) enum StopError {
     /// The wait for the end failed.
     #[error("waiting for the processes to end failed: {0}: whether they have ended is not known")]
     Waiting(io::Error),
+    /// Its processes have ended, and by no signal of this program.
+    #[error("its processes have ended without a signal of this program: {0}")]
+    OfOthers(HandleError),
     /// Some processes live on.
     #[error("{}", .0)]
     Alive(String),
@@ -155,8 +168,9 @@ pub(super) fn perform(stop: &Stop<'_>) -> Result<Option<String>, StopError> {
     }
     let all = handles.len();
     let mut again = stop.starts_again();
+    let mut refused = None;
     if !stop.grace.is_zero() {
-        again = stop.terminate(&handles)?.or(again);
+        again = stop.terminate(&handles, &mut refused)?.or(again);
         wait(&mut handles, stop.grace).map_err(StopError::Waiting)?;
     }
     let killed = handles.len();
@@ -165,7 +179,10 @@ pub(super) fn perform(stop: &Stop<'_>) -> Result<Option<String>, StopError> {
         engine = %stop.engine.name, processes = all, killed, left = handles.len(), "engine stopped"
     );
     match (handles.is_empty(), failed) {
-        (true, _) => Ok(again),
+        (true, failed) => match failed.or(refused).filter(|_| !stop.has_signalled.get()) {
+            Some(error) => Err(StopError::OfOthers(error)),
+            None => Ok(again),
+        },
         (false, Some(error)) => Err(error.into()),
         (false, None) => Err(StopError::Alive(describe(stop.procfs, &handles))),
     }
@@ -234,9 +251,21 @@ impl Stop<'_> {
         }
     }
 
+    /// Sends a signal, and records whether it was delivered.
+    fn signal(&self, process: &PidHandle, signal: Signal) -> Result<(), HandleError> {
+        if process.signal(signal)? {
+            self.has_signalled.set(true);
+        }
+        Ok(())
+    }
+
     /// Sends SIGTERM to all. Stopped ones (SIGSTOP) get SIGCONT, so that they can end. Returns why
-    /// its runtime may start it again.
-    fn terminate(&self, handles: &[PidHandle]) -> Result<Option<String>, StopError> {
+    /// its runtime may start it again. `refused` is set to a failure.
+    fn terminate(
+        &self,
+        handles: &[PidHandle],
+        refused: &mut Option<HandleError>,
+    ) -> Result<Option<String>, StopError> {
         let mut again = None;
         if self.has_its_container(handles)? {
             let is_of_pod = self.engine.proof == Proof::PodContainer;
@@ -246,11 +275,13 @@ impl Stop<'_> {
             again = self.ask_runtime(ask, KEEPER_ASKS_WITHIN);
         }
         for process in handles {
-            let sent = process.signal(Signal::TERM).and_then(|()| process.signal(Signal::CONT));
+            let sent = self.signal(process, Signal::TERM);
+            let sent = sent.and_then(|()| self.signal(process, Signal::CONT));
             // A process that cannot get SIGTERM cannot be killed either, and then the error is
             // reported.
             if let Err(error) = sent {
                 tracing::warn!(engine = %self.engine.name, %error, "SIGTERM not sent");
+                refused.get_or_insert(error);
             }
         }
         Ok(again)
@@ -271,14 +302,17 @@ impl Stop<'_> {
         }
         let mut failed = None;
         for process in handles.iter() {
-            if let Err(error) = process.signal(Signal::KILL) {
+            if let Err(error) = self.signal(process, Signal::KILL) {
                 failed.get_or_insert(error);
             }
         }
-        if self.has_its_unit(handles)?
-            && let Err(error) = self.kill_cgroup()
-        {
-            tracing::warn!(engine = %self.engine.name, %error, "killing its control group failed");
+        if self.has_its_unit(handles)? {
+            match self.kill_cgroup() {
+                Ok(()) => self.has_signalled.set(true),
+                Err(error) => tracing::warn!(
+                    engine = %self.engine.name, %error, "killing its control group failed"
+                ),
+            }
         }
         wait(handles, ENDS_WITHIN).map_err(StopError::Waiting)?;
         Ok(failed)
@@ -358,7 +392,10 @@ impl Stop<'_> {
             Some(user) => Docker::of_user(socket, user),
             None => Docker::new(socket),
         };
-        let error = container::end(docker, id, ask, patience).err()?;
+        let Err(error) = container::end(docker, id, ask, patience) else {
+            self.has_signalled.set(true);
+            return None;
+        };
         tracing::warn!(
             engine = %self.engine.name, container = %id, %error,
             "Docker has not confirmed that the container is to stop, and may start it again"
@@ -374,6 +411,9 @@ impl Stop<'_> {
         };
         let again = self.kubelet_starts_again();
         let asked = socket.map(|socket| container::end_of_pod(socket, id, grace, patience));
+        if asked == Some(Ok(())) {
+            self.has_signalled.set(true);
+        }
         let Some(Err(error)) = asked else { return again };
         tracing::warn!(
             engine = %self.engine.name, container = %id, %error,

@@ -64,7 +64,8 @@ fn stop(engine: &EngineTarget, grace: Duration) -> Result<Option<String>, StopEr
 
 fn stopping(engine: &EngineTarget, grace: Duration) -> Stop<'_> {
     let (procfs, sysfs, docker) = (Path::new(PROC), Path::new("/sys"), Path::new("/nowhere"));
-    Stop { procfs, sysfs, docker, engine, grace, unless_free_bytes: None }
+    let has_signalled = Cell::new(false);
+    Stop { procfs, sysfs, docker, engine, grace, unless_free_bytes: None, has_signalled }
 }
 
 const LONG: Duration = Duration::from_secs(20);
@@ -169,6 +170,23 @@ fn this_program_its_parents_and_kernel_threads_are_never_stopped() {
     }
     sleep(SHORT);
     assert!(engines.is_alive());
+}
+
+#[test]
+fn a_stop_knows_whether_it_has_signalled() {
+    let mut deaf = Shell::run(DEAF);
+    let untouchable = engine(&[deaf.id(), id(std::process::id())]);
+    let failed = stopping(&untouchable, Duration::ZERO);
+    perform(&failed).unwrap_err();
+    assert!(!failed.has_signalled.get());
+    let its = engine(&[deaf.id()]);
+    let done = stopping(&its, Duration::ZERO);
+    perform(&done).unwrap();
+    assert!(done.has_signalled.get());
+    deaf.0.wait().unwrap();
+    let gone = stopping(&its, Duration::ZERO);
+    perform(&gone).unwrap();
+    assert!(!gone.has_signalled.get(), "its processes were gone");
 }
 
 #[test]

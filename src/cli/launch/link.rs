@@ -158,7 +158,7 @@ fn own_stop(item: &Value) -> Option<OwnStop> {
     let is_stop = matches!(decision.action, Action::StopEngine { .. });
     let is_done = decision.mode == Mode::Enforce && decision.is_act();
     // An act without an outcome may have stopped it.
-    let is_void = outcome.is_some_and(|outcome| !outcome.result.is_begun());
+    let is_void = outcome.is_some_and(|outcome| !outcome.may_have_ended());
     let Target::Engine(engine) = decision.target else { return None };
     (is_stop && is_done && !is_void).then_some(OwnStop {
         is_for_start: false,

@@ -473,6 +473,18 @@ pub struct Outcome {
     pub effect: Option<String>,
 }
 
+impl Outcome {
+    /// Whether a stop may have ended processes. One that failed has an effect if a signal was
+    /// delivered.
+    pub fn may_have_ended(&self) -> bool {
+        match &self.result {
+            OutcomeResult::Done | OutcomeResult::TimedOut => true,
+            OutcomeResult::Failed(_) => self.effect.is_some(),
+            OutcomeResult::Skipped | OutcomeResult::NotDone(_) => false,
+        }
+    }
+}
+
 #[cfg(test)]
 impl Outcome {
     /// One that took no time and has no effect.

@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::hits::is_own_fault;
 use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain};
 use crate::model::{
-    Action, DeathMemory, DeathReport, Deceased, DecisionRecord, EngineHealth, EnginePhase,
-    EngineProcess, EngineSeen, Event, EventKind, ExitStatus, KernelEvent, LastHealth, Mode, Moment,
-    Orphan, Outcome, OutcomeResult, ProcessEnd, ProcessId, Reading, Requested, Supervisor, Target,
+    Action, DeathMemory, DeathReport, Deceased, DecisionId, DecisionRecord, EngineHealth,
+    EnginePhase, EngineProcess, EngineSeen, Event, EventKind, ExitStatus, KernelEvent, LastHealth,
+    Mode, Moment, Orphan, Outcome, ProcessEnd, ProcessId, Reading, Requested, Supervisor, Target,
     Workload, WorkloadEnd, WorkloadLog,
 };
 use crate::policy::Context;
@@ -20,6 +20,9 @@ const MOST_KILLS: usize = 64;
 
 /// A trace in the kernel log may end shortly after its victim does.
 pub(in crate::policy) const REPORT_AFTER: Duration = Duration::from_millis(500);
+
+/// A stop waits at most six seconds for killed processes to end.
+const STOP_REPORTS_WITHIN: Duration = Duration::from_secs(7);
 
 /// A process that ended at most this long before its server counts as a possible cause. Short,
 /// because servers end worker processes during normal work.
@@ -36,6 +39,8 @@ pub(in crate::policy) struct Kills {
     events: VecDeque<Event>,
     /// Of this program.
     stops: VecDeque<OwnStop>,
+    /// Those without an outcome yet.
+    running: BTreeSet<DecisionId>,
 }
 
 impl Kills {
@@ -67,12 +72,30 @@ impl Kills {
                 processes: engine.processes.clone(),
             };
             keep(&mut self.stops, stop);
+            self.running.insert(decision.id);
+            let stops = &self.stops;
+            self.running.retain(|id| stops.iter().any(|stop| stop.decision == Some(*id)));
         }
     }
 
-    /// Drops stops that were not carried out.
+    /// Whether a stop of one of these processes, which has no outcome yet, may have ended them: it
+    /// has reported within [`STOP_REPORTS_WITHIN`], or its signals are sent and it hangs.
+    pub(in crate::policy) fn awaits_outcome(
+        &self,
+        waited: Duration,
+        is_its: impl Fn(ProcessId) -> bool,
+    ) -> bool {
+        let is_running =
+            |stop: &&OwnStop| stop.decision.is_some_and(|id| self.running.contains(&id));
+        let mut stops = self.stops.iter().filter(is_running);
+        waited < STOP_REPORTS_WITHIN
+            && stops.any(|stop| stop.processes.iter().any(|process| is_its(*process)))
+    }
+
+    /// Drops stops that have ended nothing.
     pub(in crate::policy) fn observe_outcome(&mut self, outcome: &Outcome) {
-        if matches!(outcome.result, OutcomeResult::NotDone(_) | OutcomeResult::Skipped) {
+        self.running.remove(&outcome.decision);
+        if !outcome.may_have_ended() {
             self.stops.retain(|stop| stop.decision != Some(outcome.decision));
         }
     }

@@ -138,7 +138,9 @@ impl Deaths {
             };
             let are_ranks_known =
                 context.engines.rank_ends_are_known(dead.seen.server, dead.noticed, now);
+            let is_its = |id: ProcessId| dead.seen.processes.iter().any(|process| process.id == id);
             waited >= REPORT_AFTER
+                && !context.kills.awaits_outcome(waited, is_its)
                 && (is_reported || waited >= SUPERVISOR_REPORTS_WITHIN)
                 && are_ranks_known
         };

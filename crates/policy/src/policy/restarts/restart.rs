@@ -261,7 +261,11 @@ impl Restart {
             death.memory = Some(memory(context, death.engine.as_deref()));
         }
         let (target, family) = (&self.seen.target, &self.family);
-        let is_due = |death: &mut Death| now.saturating_sub(death.noticed) >= REPORT_AFTER;
+        let is_due = |death: &mut Death| {
+            let waited = now.saturating_sub(death.noticed);
+            let is_its = |id: ProcessId| family.contains(&id);
+            waited >= REPORT_AFTER && !context.kills.awaits_outcome(waited, is_its)
+        };
         for death in self.unreported_deaths.extract_if(.., is_due) {
             let left = context.engines.left_of(Some(target), family, now).unwrap_or_default();
             let report = ObservedDeath {

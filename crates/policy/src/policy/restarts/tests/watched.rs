@@ -7,9 +7,9 @@ use super::world::{GIB, RestartWorld, engine_in, id, process};
 use crate::model::{
     Action, DeathReport, Decision, DecisionId, DecisionRecord, EndedWorkload, EngineKind,
     EnginePhase, EngineReadings, EngineSeen, EngineTarget, Event, EventKind, ExitStatus, Killer,
-    Mode, Observation, OutcomeResult, Pod, ProcessEnd, ProcessId, ProgramEvent, Proof, Reading,
-    Readings, Requested, RestartReadings, RuleId, Schema, SeriesKey, Source, Supervisor, Target,
-    Workload, WorkloadEnd, WorkloadLog,
+    Mode, Observation, Outcome, OutcomeResult, Pod, ProcessEnd, ProcessId, ProgramEvent, Proof,
+    Reading, Readings, Requested, RestartReadings, RuleId, Schema, SeriesKey, Source, Supervisor,
+    Target, Workload, WorkloadEnd, WorkloadLog,
 };
 
 /// An engine started in a shell.
@@ -452,8 +452,10 @@ fn an_engine_stopped_by_this_program_is_reported_with_the_rule() {
     held.run(3);
     for (mut world, name) in [(with(bare(50)), None), (held, Some("vllm"))] {
         let engine = world.engines[0].clone();
-        world.policy.kills.decided(&DecisionRecord { at: world.at, ..stop(&engine) });
+        let decision = DecisionRecord { at: world.at, ..stop(&engine) };
+        world.policy.kills.decided(&decision);
         world.engines.clear();
+        world.report(&decision, OutcomeResult::Done);
         if let Some(name) = name {
             world.dies(name);
         }
@@ -475,6 +477,26 @@ fn an_engine_stopped_by_this_program_is_reported_with_the_rule() {
     assert!(matches!(only(&world).killer, Killer::Unknown { .. }));
 }
 
+/// Others end it while a stop runs that may not signal it.
+#[test]
+fn a_failed_stop_has_ended_an_engine_only_if_a_signal_was_delivered() {
+    for effect in [None, Some("its processes were signalled".to_owned())] {
+        let mut world = with(bare(50));
+        let decision = DecisionRecord { at: world.at, ..stop(&world.engines[0]) };
+        world.policy.kills.decided(&decision);
+        world.engines.clear();
+        world.run(2);
+        assert_eq!(reports(&world), [], "the stop has not reported yet");
+        let failed = OutcomeResult::Failed("not permitted".to_owned());
+        let has_signalled = effect.is_some();
+        let outcome = Outcome { effect, ..Outcome::at_once(&decision, failed, world.at) };
+        world.seen.push(Observation::Outcome(outcome));
+        world.run(1);
+        let killer = only(&world).killer;
+        assert_eq!(matches!(killer, Killer::Umawarden { .. }), has_signalled, "{killer:?}");
+    }
+}
+
 #[test]
 fn workers_stopped_since_their_server_was_killed_are_no_cause_of_its_end() {
     let killed = ExitStatus::Signal { signal: 9 };
@@ -484,7 +506,9 @@ fn workers_stopped_since_their_server_was_killed_are_no_cause_of_its_end() {
     world.tick();
     engine.processes.remove(0);
     world.tick();
-    world.policy.kills.decided(&DecisionRecord { at: world.at, ..stop(&engine) });
+    let decision = DecisionRecord { at: world.at, ..stop(&engine) };
+    world.policy.kills.decided(&decision);
+    world.report(&decision, OutcomeResult::Done);
     world.process_ends = vec![end(&engine, engine.processes[0].id, killed)];
     world.run(2);
     let report = only(&world);
