@@ -102,9 +102,35 @@ fn print(shown: &Shown) {
     for reason in evidence {
         Row::from(format!("  {}", reason.text)).print();
     }
-    let (window, grown) = (account.window_seconds, measured_bytes_text(account.grown_bytes));
-    outln!("within {window} s {grown} were taken");
+    if let Some(taken) = taken(account) {
+        outln!("{taken}");
+    }
     for entry in &account.entries {
         Row::from(format!("  {}", entry.text)).print();
+    }
+}
+
+/// The amount of the account. `None`: nothing was taken.
+fn taken(account: &Account) -> Option<String> {
+    let Account { window_seconds, grown_bytes, .. } = account;
+    let is_any = *window_seconds > 0.0 && *grown_bytes > 0.0;
+    is_any.then(|| {
+        format!("within {window_seconds} s {} were taken", measured_bytes_text(*grown_bytes))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_of_nothing_is_not_shown() {
+        let of = |window_seconds, grown_bytes| {
+            taken(&Account { window_seconds, grown_bytes, entries: Vec::new() })
+        };
+        assert_eq!(of(0.0, 0.0), None);
+        assert_eq!(of(10.0, 0.0), None);
+        let text = of(10.0, 1024.0 * 1024.0 * 1024.0).unwrap();
+        assert_eq!(text, "within 10 s 1.0 GiB were taken");
     }
 }
