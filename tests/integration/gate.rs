@@ -265,6 +265,7 @@ fn an_impossible_need_and_invalid_flags_are_refused_at_once() {
     let output = node.gate(&["--need=200GiB", "--timeout=1h"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("there is never 200.0 GiB"), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("not known yet"), "{}", stderr(&output));
     for invalid in [
         &["--need=much"][..],
         &["--need=0"],

@@ -94,6 +94,7 @@ impl Waiting<'_> {
                 self.request.pools.extend(visible_pool(&memory));
             }
             let mut response = check_gate(&self.request, &memory);
+            let is_hopeless = response.is_hopeless;
             let is_preparing = self
                 .preparer
                 .as_mut()
@@ -105,7 +106,10 @@ impl Waiting<'_> {
                 response = with_peers(response, peers.take());
                 have_responded = peers.have_responded();
             }
-            self.reserve(&mut reservation, (&memory, sampled), (&mut response, &mut news));
+            // A start that never can has no turn.
+            if !is_hopeless {
+                self.reserve(&mut reservation, (&memory, sampled), (&mut response, &mut news));
+            }
             let waited = began.elapsed();
             let goes_on = report(Progress { response: &response, waited, news: &news });
             let ended = match (response.is_open && !is_preparing, goes_on) {

@@ -75,6 +75,9 @@ pub fn check_gate(request: &GateRequest, memory: &MemoryPools) -> GateResponse {
     for part in &parts {
         answer.take(part, memory.has_gpu_pools());
     }
+    if answer.is_hopeless {
+        answer.keep_hopeless();
+    }
     let engines = parts.iter().filter(|part| part.is_engines);
     let share = |part: &&Part<'_>| had(&part.pool.memory).map_or(0, Had::all);
     let least = engines.min_by_key(share).map(|part| part.pool);
@@ -163,6 +166,15 @@ struct GateAnswer {
 }
 
 impl GateAnswer {
+    /// Only what never changes counts: the rest would suggest a wait.
+    fn keep_hopeless(&mut self) {
+        let is_final = |reason: &GateReason| {
+            matches!(reason, GateReason::TooLarge { .. } | GateReason::NoPool { .. })
+        };
+        self.reasons.retain(|reason| is_final(reason.in_any_pool()));
+        self.notes.clear();
+    }
+
     fn close(&mut self, reason: GateReason, wait: Option<Duration>) {
         self.reasons.push(reason);
         self.waits.push(wait);

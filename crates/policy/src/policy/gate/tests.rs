@@ -111,6 +111,8 @@ fn a_need_above_the_size_of_the_node_is_hopeless() {
         ["there is never 119.0 GiB: without the reserve there are 118.0 GiB in all"]
     );
     assert!(!asked(118, &node(100 * GIB)).is_hopeless);
+    let unsettled = GateMemory { motion: Motion::default(), ..node(120 * GIB) };
+    assert_eq!(reasons(&asked(119, &unsettled)), reasons(&response), "and nothing else");
 }
 
 #[test]
