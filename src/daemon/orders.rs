@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::{SignedDuration, Timestamp};
+use promql_rules::did_you_mean;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -197,7 +198,7 @@ impl Orders {
         decision: DecisionId,
         lasts: Option<Lasts>,
     ) -> Result<OperatorOrder, OrderRefused> {
-        let pending = self.question(decision)?;
+        let pending = self.question(decision, not_waiting)?;
         if let Some(given_by) = &pending.given_by {
             let text = format!("decision {decision} was approved already, by {given_by}");
             return Err(OrderRefused::Conflict(text));
@@ -211,7 +212,7 @@ impl Orders {
         decision: DecisionId,
         lasts: Option<Lasts>,
     ) -> Result<OperatorOrder, OrderRefused> {
-        if let Some(denied_by) = self.question(decision)?.denied_by {
+        if let Some(denied_by) = self.question(decision, not_deniable)?.denied_by {
             let text = format!("decision {decision} was denied already, by {denied_by}");
             return Err(OrderRefused::Conflict(text));
         }
@@ -225,15 +226,14 @@ impl Orders {
     }
 
     /// The question that people are asked with that decision.
-    fn question(&self, decision: DecisionId) -> Result<ApprovalStatus, OrderRefused> {
+    fn question(
+        &self,
+        decision: DecisionId,
+        unknown: fn(DecisionId, &[ApprovalStatus]) -> String,
+    ) -> Result<ApprovalStatus, OrderRefused> {
         let approvals = &self.status.load().guard.approvals;
         let found = approvals.iter().find(|one| one.asked.decision == decision);
-        found.cloned().ok_or_else(|| {
-            let ids = approvals.iter().map(|one| one.asked.decision.to_string());
-            let those = others("decisions that do", ids);
-            let text = format!("decision {decision} does not wait for approval{those}");
-            OrderRefused::NotFound(text)
-        })
+        found.cloned().ok_or_else(|| OrderRefused::NotFound(unknown(decision, approvals)))
     }
 
     fn reset_breaker(&self, rules: RuleChoice) -> Result<OperatorOrder, OrderRefused> {
@@ -385,6 +385,34 @@ fn others(what: &str, names: impl ExactSizeIterator<Item = String>) -> String {
     text
 }
 
+/// Why that decision cannot be approved, with those that can.
+fn not_waiting(decision: DecisionId, approvals: &[ApprovalStatus]) -> String {
+    let ids = approvals.iter().map(|one| one.asked.decision.to_string());
+    let those = others("decisions that do", ids);
+    format!("decision {decision} does not wait for approval{those}")
+}
+
+/// Why that decision cannot be denied, with those that can.
+fn not_deniable(decision: DecisionId, approvals: &[ApprovalStatus]) -> String {
+    let open = approvals.iter().filter(|one| one.denied_by.is_none());
+    let named = open.map(|one| format!("{} ({})", one.asked.decision, one.asked.rule));
+    let named: Vec<String> = named.collect();
+    let those = others("decisions that can be denied", named.into_iter());
+    format!(
+        "decision {decision} neither waits for approval nor goes ahead unless it is denied{those}"
+    )
+}
+
+/// That no rule has the name, with the one that may be meant, or with all.
+fn no_rule(name: &str, rules: &[RuleId]) -> String {
+    let full: Vec<String> = rules.iter().map(ToString::to_string).collect();
+    let hint = did_you_mean(name, rules.iter().map(|rule| &*rule.alert))
+        .or_else(|| did_you_mean(name, full.iter().map(String::as_str)));
+    let rest = hint.map(|hint| format!(": {hint}"));
+    let rest = rest.unwrap_or_else(|| others("rules", full.into_iter()));
+    format!("there is no rule {name:?}{rest}")
+}
+
 /// The selected rules: loaded ones, or those of deferred restarts.
 fn choose(choice: RuleChoice, status: &Status) -> Result<RuleSelector, OrderRefused> {
     let restarts = status.restarts.iter().map(|restart| restarts::rule(&restart.seen.target.name));
@@ -406,8 +434,7 @@ fn choose(choice: RuleChoice, status: &Status) -> Result<RuleSelector, OrderRefu
         RuleSelector::Alert(alert) => alert.to_string(),
         RuleSelector::Rule(rule) => rule.to_string(),
     };
-    let names = rules.iter().map(ToString::to_string);
-    Err(OrderRefused::NotFound(format!("there is no rule {name:?}{}", others("rules", names))))
+    Err(OrderRefused::NotFound(no_rule(&name, &rules)))
 }
 
 fn end(lasts: Lasts, now: Timestamp) -> Result<Timestamp, OrderRefused> {
@@ -424,5 +451,56 @@ fn end(lasts: Lasts, now: Timestamp) -> Result<Timestamp, OrderRefused> {
             unusable("until: it must be within the next 366 days")
         }
         Lasts::Until(until) => Ok(until),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Action, Mode, PendingApproval, Target};
+
+    fn rule(alert: &str) -> RuleId {
+        RuleId { group: "memory".into(), alert: alert.into() }
+    }
+
+    #[test]
+    fn an_unknown_rule_is_answered_with_the_nearest_name_or_with_all() {
+        let rules = [rule("MemoryLeaked"), rule("SourceDown")];
+        let near = "there is no rule \"MemoryLeakd\": did you mean \"MemoryLeaked\"?";
+        assert_eq!(no_rule("MemoryLeakd", &rules), near);
+        let full = no_rule("memory/SourceDwn", &rules);
+        assert!(full.ends_with("did you mean \"memory/SourceDown\"?"), "{full}");
+        let far = "there is no rule \"Nope\"; rules: memory/MemoryLeaked, memory/SourceDown";
+        assert_eq!(no_rule("Nope", &rules), far);
+    }
+
+    #[test]
+    fn an_unknown_decision_is_answered_with_those_that_can_be_denied() {
+        let status = |decision, denied_by: Option<&str>| ApprovalStatus {
+            asked: PendingApproval {
+                decision: DecisionId(decision),
+                rule: rule("MemoryLeaked"),
+                mode: Mode::Enforce,
+                step: 0,
+                action: Action::CompactMemory,
+                target: Target::Node,
+                since: Timestamp::UNIX_EPOCH,
+                goes_ahead: None,
+            },
+            lapses: Timestamp::UNIX_EPOCH,
+            given_by: None,
+            denied_by: denied_by.map(str::to_owned),
+        };
+        let all = [status(7, None), status(8, Some("ann"))];
+        let text = not_deniable(DecisionId(42), &all);
+        assert!(text.starts_with("decision 42 neither waits for approval nor"), "{text}");
+        assert!(
+            text.ends_with("; decisions that can be denied: 7 (memory/MemoryLeaked)"),
+            "{text}"
+        );
+        let none = not_deniable(DecisionId(42), &[]);
+        assert!(none.ends_with("; decisions that can be denied: none"), "{none}");
+        let waiting = not_waiting(DecisionId(42), &all);
+        assert!(waiting.ends_with("; decisions that do: 7, 8"), "{waiting}");
     }
 }

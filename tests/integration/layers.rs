@@ -99,6 +99,7 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
     (
         "daemon",
         &[
+            "promql_rules::did_you_mean",
             "promql_rules::is_label_name",
             "model",
             "policy",
