@@ -168,7 +168,7 @@ fn results_and_errors_of_other_commands_fit_80_columns() {
     let nowhere = node.path("nowhere").display().to_string();
     let without_daemon = format!("--storage.path={nowhere}");
     for (arguments, part) in [
-        (vec!["dmesg", &log], "local users may have had lines"),
+        (vec!["dmesg", &log], "local users can forge lines"),
         (vec!["dmesg", &nowhere], "umawarden: cannot open"),
         (vec!["tune", "--profile=dgx-spark", &procfs, &sysfs], "Profile dgx-spark"),
         (vec!["rules", "check", &rules], "by group: "),
