@@ -1,18 +1,24 @@
 //! The files that a process writes its output to, as with `vllm serve … >log 2>&1`.
 //!
-//! A file is opened while the process lives and has it open, through its descriptor: the process
-//! could read it itself, and neither a rename nor another file of that name changes what is read.
-//! No path is resolved below the root of a container.
+//! A file is opened while the process lives and has it open, through its descriptor: neither a
+//! rename nor another file of that name changes what is read. A descriptor that only names a file
+//! (`O_PATH`) does not count, since the process may be unable to open that file. No path is resolved
+//! below the root of a container.
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
+use super::bounded::read_file;
 use crate::engines::last_words;
 use crate::files::open_regular;
 use crate::model::WorkloadLog;
 use crate::parse::container::output_end;
+use crate::parse::process::descriptor;
 
 /// So much of each output is read, from its end, in bytes.
 pub const MAX_BYTES: usize = 64 << 10;
@@ -22,6 +28,9 @@ const MAX_OPEN: usize = 4096;
 
 /// The most files of a process that are kept open.
 const MAX_FILES: usize = 4;
+
+/// A description of an open regular file is a few hundred bytes, with locks more.
+const MAX_DESCRIPTION_BYTES: u64 = 64 << 10;
 
 /// Open files of one process, each once.
 #[derive(Debug, Default)]
@@ -58,6 +67,9 @@ impl OutputFiles {
                 break;
             }
             let Ok(file) = open_regular(&path) else { continue };
+            if !has_opened(&path, &file) {
+                continue;
+            }
             let Ok(about) = file.metadata() else { continue };
             let id = (about.dev(), about.ino());
             if found.iter().all(|(known, _)| *known != id) {
@@ -79,6 +91,21 @@ impl OutputFiles {
     pub fn ends(&self) -> io::Result<Vec<Vec<u8>>> {
         self.0.iter().map(Output::end).collect()
     }
+}
+
+/// Whether the descriptor of that path, `/proc/PID/fd/N`, is still of that file, and more than its
+/// name: with `O_PATH` (open(2)) a process names a file that it may be unable to read, and root
+/// would read it in its place. The file is compared as the kernel describes it, so that a process
+/// gains nothing by exchanging its descriptor meanwhile.
+fn has_opened(path: &Path, file: &File) -> bool {
+    let described = |path: &Path| descriptor(&read_file(path, MAX_DESCRIPTION_BYTES).ok()?);
+    let theirs = || {
+        let process = path.parent()?.parent()?;
+        described(&process.join("fdinfo").join(path.file_name()?))
+    };
+    let Some(theirs) = theirs() else { return false };
+    let own = described(&Path::new("/proc/self/fdinfo").join(file.as_raw_fd().to_string()));
+    theirs.flags & OFlags::PATH.bits() == 0 && own.is_some_and(|own| theirs.is_of_file_of(&own))
 }
 
 /// The last lines of these outputs, and earlier ones that show the reason of an end.
@@ -110,5 +137,45 @@ impl Output {
             text.drain(..line);
         }
         Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{Mode, open};
+
+    use super::*;
+
+    /// Any process can name any file below folders that it may search.
+    #[test]
+    fn a_file_that_a_process_only_names_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        fs::write(&path, "").unwrap();
+        for (flags, is_read) in
+            [(OFlags::RDONLY, true), (OFlags::WRONLY, true), (OFlags::PATH, false)]
+        {
+            let opened = open(&path, flags, Mode::empty()).unwrap();
+            let own = Path::new("/proc/self/fd").join(opened.as_raw_fd().to_string());
+            assert_eq!(OutputFiles::open_each([own]).is_empty(), !is_read, "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn a_descriptor_that_is_of_another_file_meanwhile_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = |name: &str| folder.path().join(name);
+        fs::create_dir(below("fd")).unwrap();
+        fs::create_dir(below("fdinfo")).unwrap();
+        fs::write(below("log"), "").unwrap();
+        symlink(below("log"), below("fd/1")).unwrap();
+        let is_read = || !OutputFiles::open(&below("fd")).is_empty();
+        assert!(!is_read(), "it is gone");
+        for (rest, expected) in [("", true), ("ino:\t18446744073709551615\n", false)] {
+            fs::write(below("fdinfo/1"), format!("pos:\t0\nflags:\t0100001\n{rest}")).unwrap();
+            assert_eq!(is_read(), expected, "{rest}");
+        }
     }
 }

@@ -110,9 +110,13 @@ mod tests {
         /// A server whose standard output and error are these.
         fn new(output: &str, error: &str) -> Self {
             let folder = tempfile::tempdir().unwrap();
-            fs::create_dir_all(folder.path().join("7/fd")).unwrap();
+            for name in ["7/fd", "7/fdinfo"] {
+                fs::create_dir_all(folder.path().join(name)).unwrap();
+            }
             for (number, name) in [("1", output), ("2", error)] {
                 symlink(folder.path().join(name), folder.path().join("7/fd").join(number)).unwrap();
+                let fdinfo = folder.path().join("7/fdinfo").join(number);
+                fs::write(fdinfo, "pos:\t0\nflags:\t0102001\n").unwrap();
             }
             let outputs = Outputs::new(folder.path().to_owned());
             Self { folder, outputs, now: 0 }

@@ -229,10 +229,15 @@ mod tests {
             }
             fs::create_dir_all(path.join("logs")).unwrap();
             fs::write(path.join("logs/raylet.out"), killed(531, "an earlier run")).unwrap();
-            fs::create_dir(path.join("10/fd")).unwrap();
-            symlink(path.join("logs/raylet.out"), path.join("10/fd/1")).unwrap();
+            for name in ["10/fd", "10/fdinfo"] {
+                fs::create_dir(path.join(name)).unwrap();
+            }
             fs::write(path.join("other"), "").unwrap();
-            symlink(path.join("other"), path.join("10/fd/2")).unwrap();
+            for (number, name) in [("1", "logs/raylet.out"), ("2", "other")] {
+                symlink(path.join(name), path.join("10/fd").join(number)).unwrap();
+                let fdinfo = path.join("10/fdinfo").join(number);
+                fs::write(fdinfo, "pos:\t0\nflags:\t0102001\n").unwrap();
+            }
             let raylets = Raylets::new(path.to_owned());
             Self { folder, raylets, now: 0 }
         }

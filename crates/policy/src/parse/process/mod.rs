@@ -48,6 +48,33 @@ pub fn real_user(status: &[u8]) -> Option<u32> {
     std::str::from_utf8(line).ok()?.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// `/proc/PID/fdinfo/N`: an open file, as the kernel describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Its flags, as of open(2).
+    pub flags: u32,
+    /// Number of its mount. `None` before Linux 3.15.
+    pub mount: Option<u64>,
+    /// Number of its inode in the file system. `None` before Linux 5.14.
+    pub inode: Option<u64>,
+}
+
+impl Descriptor {
+    /// Whether both are of one file, as far as this one shows it.
+    pub fn is_of_file_of(&self, other: &Self) -> bool {
+        let is_same = |one: Option<u64>, other: Option<u64>| one.is_none() || one == other;
+        is_same(self.mount, other.mount) && is_same(self.inode, other.inode)
+    }
+}
+
+/// Reads `/proc/PID/fdinfo/N`.
+pub fn descriptor(text: &[u8]) -> Option<Descriptor> {
+    let flags = std::str::from_utf8(field(text, "flags")?).ok()?;
+    let flags = u32::from_str_radix(flags, 8).ok()?;
+    let of = |name| field(text, name).and_then(number);
+    Some(Descriptor { flags, mount: of("mnt_id"), inode: of("ino") })
+}
+
 /// The pid of a process in its own PID namespace, of `/proc/PID/status`. `None` before Linux 4.1.
 pub fn own_pid(status: &[u8]) -> Option<u32> {
     let pids = std::str::from_utf8(field(status, "NSpid")?).ok()?;

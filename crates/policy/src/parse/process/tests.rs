@@ -286,3 +286,20 @@ fn a_service_of_a_users_systemd_is_read_with_its_user() {
         assert_eq!(user_unit(other), None, "{other}");
     }
 }
+
+#[test]
+fn a_descriptor_is_of_a_file_by_its_mount_and_inode() {
+    let read = |flags: &str, rest: &str| descriptor(format!("pos:\t0\n{flags}{rest}").as_bytes());
+    let known = read("flags:\t010000000\n", "mnt_id:\t27\nino:\t101\n").unwrap();
+    assert_eq!(known, Descriptor { flags: 0o10_000_000, mount: Some(27), inode: Some(101) });
+    let old = read("flags:\t0100001\n", "").unwrap();
+    assert_eq!((old.flags, old.mount, old.inode), (0o100_001, None, None));
+    assert!(known.is_of_file_of(&known) && old.is_of_file_of(&known));
+    for rest in ["mnt_id:\t27\nino:\t102\n", "mnt_id:\t28\nino:\t101\n", ""] {
+        let other = read("flags:\t0100000\n", rest).unwrap();
+        assert!(!known.is_of_file_of(&other), "{rest}");
+    }
+    for other in ["", "flags:\t9\n", "flags:\t\n", "flags:\t77777777777777\n"] {
+        assert_eq!(read(other, ""), None, "{other}");
+    }
+}
