@@ -520,6 +520,7 @@ impl Policy {
         if !self.has_measured(at) {
             return;
         }
+        self.kills.observe_memory(at.uptime, &self.store);
         let (_, restarts, deaths, mut context) = self.deciders(at, step);
         let mut events = Vec::new();
         restarts.step(&mut context, &mut events);

@@ -20,6 +20,7 @@ const REPORTED_WITHIN: Duration = Duration::from_secs(30);
 const TICKS: u64 = 100;
 
 const SIGKILL: i32 = 9;
+pub(super) const SIGTERM: i32 = 15;
 
 /// Something that killed one of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,8 +55,8 @@ pub(super) fn is_own_fault(signal: i32) -> bool {
 
 /// Whether a person ends a program with that signal: SIGHUP of a terminal, Ctrl-C, `kill`.
 pub(super) fn is_request(signal: i32) -> bool {
-    // SIGHUP, SIGINT, SIGTERM.
-    matches!(signal, 1 | 2 | 15)
+    // SIGHUP, SIGINT.
+    matches!(signal, 1 | 2 | SIGTERM)
 }
 
 /// All of them, in no order.

@@ -112,9 +112,11 @@ pub struct Circumstances<'a> {
     pub ray_kills: &'a [RayKill],
     /// The sender of a stop request, if there was one.
     pub asked: Option<AskedToEnd>,
-    /// Whether something runs it that reports requests to stop it: a container runtime, systemd,
+    /// Whether something runs it that stops it for reasons of its own: a container runtime, systemd,
     /// `umawarden launch`.
     pub is_supervised: bool,
+    /// Whether memory was short shortly before its end. `memory` may be of a moment after it.
+    pub was_memory_short: bool,
     /// By how much `oom_kill` of its own control group rose while it lived.
     pub oom_kills: Option<u64>,
     /// Docker's `State.OOMKilled`; of a pod's container, the reason `OOMKilled` of the CRI.
@@ -349,12 +351,13 @@ fn is_failure(
 }
 
 /// Whether its owner has ended it, as far as can be known: a shell reports neither Ctrl-C nor
-/// `kill`. A log line that names a reason makes `killer` something else.
+/// `kill`. A log line that names a reason makes `killer` something else. earlyoom sends SIGTERM
+/// alone of these.
 fn is_ended_by_hand(death: &Circumstances<'_>, killer: &Killer) -> bool {
     let Killer::Signal { signal, sender: None } = killer else { return false };
-    let is_short = death.memory.as_ref().is_some_and(is_memory_short);
+    let is_short = death.was_memory_short || death.memory.as_ref().is_some_and(is_memory_short);
     !death.is_supervised
-        && !is_short
+        && !(is_short && *signal == hits::SIGTERM)
         && hits::is_request(*signal)
         && death.exit.signal() == Some(*signal)
 }

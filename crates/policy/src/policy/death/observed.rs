@@ -5,8 +5,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hits::is_own_fault;
-use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain};
+use promql_rules::store::SeriesStore;
+
+use super::hits::{SIGTERM, is_own_fault};
+use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain, is_memory_short};
 use crate::model::{
     Action, DeathMemory, DeathReport, Deceased, DecisionId, DecisionRecord, EngineHealth,
     EnginePhase, EngineProcess, EngineSeen, Event, EventKind, ExitStatus, KernelEvent, LastHealth,
@@ -31,7 +33,8 @@ const ENDED_BEFORE: Duration = Duration::from_secs(10);
 /// A kill or stop of one of its processes at most this long before its end explains the end.
 const KILLED_BEFORE_SECONDS: i64 = 60;
 
-const SIGTERM: i32 = 15;
+/// An engine that an OOM killer of user space has asked to end takes so long. A guess.
+const SHORT_BEFORE: Duration = Duration::from_secs(10);
 
 /// Recent kills, by the kernel, by user space, and by this program.
 #[derive(Debug, Default)]
@@ -41,6 +44,8 @@ pub(in crate::policy) struct Kills {
     stops: VecDeque<OwnStop>,
     /// Those without an outcome yet.
     running: BTreeSet<DecisionId>,
+    /// When memory was short last, on the uptime clock.
+    short_at: Option<Duration>,
 }
 
 impl Kills {
@@ -55,6 +60,25 @@ impl Kills {
                 keep(&mut self.events, event.clone());
             }
         }
+    }
+
+    /// Remembers when memory is short: once an end is noticed, most of what the engine had is free.
+    pub(in crate::policy) fn observe_memory(&mut self, now: Duration, store: &SeriesStore) {
+        let of = |name| bytes(store.latest_of(name, &[]));
+        let memory = DeathMemory {
+            total_bytes: of("uma_memory_total_bytes"),
+            available_bytes: of("uma_memory_available_bytes"),
+            swap_free_bytes: of("uma_swap_free_bytes"),
+            ..DeathMemory::default()
+        };
+        if is_memory_short(&memory) {
+            self.short_at = Some(now);
+        }
+    }
+
+    /// Whether memory was short shortly before an end was noticed.
+    fn was_memory_short(&self, noticed: Duration) -> bool {
+        self.short_at.is_some_and(|at| noticed.saturating_sub(at) <= SHORT_BEFORE)
     }
 
     /// Records a decision of this program to stop an engine.
@@ -149,13 +173,17 @@ fn keep<T>(all: &mut VecDeque<T>, one: T) {
     all.push_back(one);
 }
 
-/// Memory at this moment.
-pub(in crate::policy) fn memory(context: &Context<'_>, engine: Option<&EngineSeen>) -> DeathMemory {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, from 0 on")]
-    let bytes = |name| match context.latest(name) {
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, from 0 on")]
+fn bytes(reading: Reading<f64>) -> Option<u64> {
+    match reading {
         Reading::Value(value) if value.is_finite() => Some(value.max(0.0) as u64),
         _ => None,
-    };
+    }
+}
+
+/// Memory at this moment.
+pub(in crate::policy) fn memory(context: &Context<'_>, engine: Option<&EngineSeen>) -> DeathMemory {
+    let bytes = |name| bytes(context.latest(name));
     DeathMemory {
         total_bytes: bytes("uma_memory_total_bytes"),
         free_bytes: bytes("uma_memory_free_bytes"),
@@ -226,7 +254,8 @@ impl ObservedDeath<'_> {
             own_stops: &own_stops,
             ray_kills: ray_kills.as_deref().unwrap_or_default(),
             asked: self.asked(exit, ended),
-            is_supervised: self.held.is_some(),
+            is_supervised: self.is_supervised(),
+            was_memory_short: context.kills.was_memory_short(self.noticed),
             docker_oom_killed: self.end.filter(|_| is_container).map(|end| end.is_oom_killed),
             is_pod_stopped: self.end.is_some_and(|end| end.is_pod_stopped),
             is_cgroup_own: self.held.is_some(),
@@ -244,6 +273,13 @@ impl ObservedDeath<'_> {
             ..Circumstances::default()
         };
         explain(&circumstances, ended)
+    }
+
+    /// The runtime of a container that is only claimed does not report who stops it: that may have
+    /// been a failed liveness probe.
+    fn is_supervised(&self) -> bool {
+        let is_claimed = |engine: &EngineSeen| engine.claimed_container.is_some();
+        self.held.is_some() || self.engine.is_some_and(is_claimed)
     }
 
     fn health(&self, ended: Moment) -> Option<LastHealth> {

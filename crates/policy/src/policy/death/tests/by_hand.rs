@@ -68,5 +68,7 @@ fn a_sigterm_while_memory_and_swap_were_short_is_a_failure() {
         let exit = ExitStatus::Signal { signal: 15 };
         let death = Circumstances { exit, memory: Some(memory), ..vllm(&family, &[]) };
         assert_eq!(explain(&death, at(502)).is_failure, is_failure, "{memory:?}");
+        let exit = ExitStatus::Signal { signal: 2 };
+        assert!(!explain(&Circumstances { exit, ..death }, at(502)).is_failure, "Ctrl-C");
     }
 }

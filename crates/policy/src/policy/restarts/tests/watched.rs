@@ -115,6 +115,44 @@ fn an_end_reported_by_the_kernel_has_its_code_or_signal() {
     }
 }
 
+/// earlyoom sends SIGTERM, and what the engine had is free when its end is noticed.
+#[test]
+fn a_sigterm_shortly_after_memory_was_short_is_a_failure() {
+    let available = |bytes: f64| {
+        let names = ["uma_memory_available_bytes", "uma_swap_free_bytes"];
+        let series = names.map(|name| SeriesKey::new(name, &[])).to_vec();
+        Observation::Readings(Readings {
+            source: Source::Vmstat,
+            schema: Arc::new(Schema { series }),
+            values: vec![Reading::Value(bytes), Reading::Value(0.0)],
+            took: Duration::ZERO,
+            error: None,
+        })
+    };
+    for (seconds, is_failure) in [(2, true), (30, false)] {
+        let mut world = with(bare(50));
+        world.seen.push(available(1e9));
+        world.run(1);
+        world.seen.push(available(20e9));
+        world.run(seconds);
+        let engine = world.engines.remove(0);
+        world.process_ends = vec![end(&engine, engine.server, ExitStatus::Signal { signal: 15 })];
+        world.run(3);
+        assert_eq!(only(&world).is_failure, is_failure, "{seconds}");
+    }
+}
+
+/// A kubelet whose runtime is not queried ends a container whose liveness probe fails.
+#[test]
+fn a_sigterm_in_a_container_of_an_unknown_runtime_is_a_failure() {
+    let claimed_container = Some(id("vllm").into());
+    let mut world = with(EngineSeen { claimed_container, ..bare(50) });
+    let engine = world.engines.remove(0);
+    world.process_ends = vec![end(&engine, engine.server, ExitStatus::Signal { signal: 15 })];
+    world.run(5);
+    assert!(only(&world).is_failure);
+}
+
 #[test]
 fn a_worker_killed_shortly_before_its_server_is_named_and_an_older_one_is_not() {
     let killed = ExitStatus::Signal { signal: 9 };
