@@ -85,8 +85,8 @@ struct Waiting {
     is_warning: bool,
     times: u64,
     at: Timestamp,
-    /// It was refused, and is not tried before.
-    not_before: Duration,
+    /// Until when it is not tried again, if it was refused.
+    refused_until: Option<Duration>,
 }
 
 /// An Event that the server has.
@@ -176,7 +176,7 @@ impl EventBook {
                 let key = Key { object, reason: reason(entry), text: entry.text.clone() };
                 let is_warning = entry.level != HappenedLevel::Info;
                 let at = entry.at;
-                self.add(Waiting { key, is_warning, times, at, not_before: now }, now);
+                self.add(Waiting { key, is_warning, times, at, refused_until: None }, now);
             }
         }
         self.take_leases(status, now);
@@ -196,7 +196,7 @@ impl EventBook {
             if self.starts.get(&lease.request.id) != Some(&key) {
                 let at = status.at.utc;
                 let (key, is_warning) = (key.clone(), false);
-                self.add(Waiting { key, is_warning, times: 1, at, not_before: now }, now);
+                self.add(Waiting { key, is_warning, times: 1, at, refused_until: None }, now);
             }
             starts.insert(Arc::clone(&lease.request.id), key);
         }
@@ -233,7 +233,8 @@ impl EventBook {
         admits
     }
 
-    /// The next request, if one is due. New Events come before counts of known ones.
+    /// The next request, if one is due. New Events come before counts of known ones, and those that
+    /// were refused last: a namespace that refuses all of them must not use up the node's requests.
     pub(super) fn next(&mut self, now: Duration) -> Option<Request> {
         self.known.retain(|_, known| now.saturating_sub(known.written) < KNOWN_FOR);
         if !self.requests.has_one(REQUESTED_EVERY, now) {
@@ -241,12 +242,14 @@ impl EventBook {
         }
         let is_due = |waiting: &Waiting| {
             let known = self.known.get(&waiting.key);
-            now >= waiting.not_before
+            waiting.refused_until.is_none_or(|until| now >= until)
                 && known.is_none_or(|known| now.saturating_sub(known.written) >= UPDATED_EVERY)
         };
-        let is_new = |waiting: &Waiting| is_due(waiting) && !self.known.contains_key(&waiting.key);
-        let place = self.waiting.iter().position(is_new);
-        let place = place.or_else(|| self.waiting.iter().position(is_due))?;
+        let order = |waiting: &Waiting| {
+            (waiting.refused_until.is_some(), self.known.contains_key(&waiting.key))
+        };
+        let due = self.waiting.iter().enumerate().filter(|(_, waiting)| is_due(waiting));
+        let (place, _) = due.min_by_key(|(_, waiting)| order(waiting))?;
         self.requests.left -= 1.0;
         let waiting = self.waiting.remove(place)?;
         let request = self.request(&waiting);
@@ -301,7 +304,7 @@ impl EventBook {
     /// The request was refused for now. Others are not delayed by it.
     pub(super) fn refused(&mut self, now: Duration) {
         if let Some(waiting) = self.waiting.front_mut() {
-            waiting.not_before = now.saturating_add(REFUSED_FOR);
+            waiting.refused_until = Some(now.saturating_add(REFUSED_FOR));
         }
     }
 

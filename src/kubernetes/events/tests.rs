@@ -134,6 +134,24 @@ fn a_refused_event_waits_behind_the_others() {
     assert_eq!(book.next(later).unwrap().body["message"], "a");
 }
 
+/// A namespace whose quota permits no Events.
+#[test]
+fn refused_events_do_not_use_up_the_requests_of_the_node() {
+    let mut book = book();
+    let refused: Vec<Happened> =
+        (1..=25).map(|second| entry(second, &format!("text {second}"), 1)).collect();
+    book.take(&status(&refused), NOW);
+    while book.next(NOW).is_some() {
+        book.refused(NOW);
+    }
+    // All of them are due again when one of another object is to be written.
+    let later = NOW + REFUSED_FOR;
+    book.requests = Bucket { left: 1.0, since: later };
+    let key = Key { object: Object::Node, reason: "r".to_owned(), text: "of another".to_owned() };
+    book.add(Waiting { key, is_warning: true, times: 1, at: at(30), refused_until: None }, later);
+    assert_eq!(book.next(later).unwrap().body["message"], "of another");
+}
+
 #[test]
 fn a_storm_of_different_texts_is_cut_off() {
     let mut book = book();
