@@ -7,13 +7,12 @@ use std::sync::Arc;
 use super::details::Details;
 use crate::model::{EngineSeen, ProcessId, Proof};
 use crate::parse::docker_client::attached_container;
-use crate::parse::process::{arguments, is_of_users, system_unit, variable};
+use crate::parse::process::{
+    arguments, is_in_inner_namespace, is_of_users, system_unit, user_id, variable,
+};
 
 /// The name of the process of Docker's client.
 pub(super) const DOCKER: &str = "docker";
-
-/// The most clients that are examined.
-const MAX_CLIENTS: usize = 256;
 
 /// Variables that choose another daemon than the system's.
 const ELSEWHERE: [&str; 2] = ["DOCKER_HOST", "DOCKER_CONTEXT"];
@@ -34,9 +33,10 @@ struct Client {
 pub(super) struct DockerClients(BTreeMap<ProcessId, Option<Client>>);
 
 impl DockerClients {
-    /// Examines new clients among these processes, which have the name of one.
+    /// Examines new clients among these processes, which have the name of one. The scan bounds their
+    /// number. A lower bound here would let processes of that name keep out root's clients.
     pub(super) fn find(&mut self, named: impl Iterator<Item = ProcessId>, details: &Details) {
-        let named: BTreeSet<ProcessId> = named.take(MAX_CLIENTS).collect();
+        let named: BTreeSet<ProcessId> = named.collect();
         self.0.retain(|id, _| named.contains(id));
         for id in named {
             self.0.entry(id).or_insert_with(|| client(id, details));
@@ -56,9 +56,11 @@ impl DockerClients {
 }
 
 /// A process chooses its name and arguments, so only root's are believed: others could name a
-/// container that they do not run.
+/// container that they do not run. Root of a container in a service, such as that of
+/// systemd-nspawn, has other containers.
 fn client(id: ProcessId, details: &Details) -> Option<Client> {
-    if details.user(id.pid) != Some(ROOT) {
+    let status = details.read(id.pid, "status")?;
+    if user_id(&status) != Some(ROOT) || is_in_inner_namespace(&status) {
         return None;
     }
     let groups = details.read(id.pid, "cgroup")?;

@@ -289,15 +289,26 @@ fn an_engine_in_a_container_that_a_service_runs_has_the_service() {
     ] {
         assert_eq!(of(line, cgroup, environment), None, "{line} {cgroup}");
     }
-    // Anybody can call a process so.
-    let mut tree = Tree::new(Vec::new());
-    tree.scanner.know(with_init(&[("llm-host", 10)]), true);
-    let client = Process { cgroup: service.to_owned(), ..process(51, 1, "docker", run) };
-    tree.set(&[inside(&host, vllm(10, 8000)), vec![client]].concat());
-    let folder = tree.folder.path().join("51");
-    std::fs::write(folder.join("environ"), "PATH=/bin\0").unwrap();
-    std::fs::write(folder.join("status"), "Uid:\t1000\t1000\t1000\t1000\n").unwrap();
-    assert_eq!(tree.scan().engines[0].client_unit, None);
+    // Anybody can call a process so, also in a container of the service.
+    let root = "Uid:\t0\t0\t0\t0\nNSpid:\t951";
+    for (status, is_client) in [
+        (format!("{root}\n"), true),
+        (format!("{root}\t7\n"), false),
+        ("Uid:\t1000\t1000\t1000\t1000\n".to_owned(), false),
+    ] {
+        let mut tree = Tree::new(Vec::new());
+        tree.scanner.know(with_init(&[("llm-host", 10)]), true);
+        let client = Process { cgroup: service.to_owned(), ..process(951, 1, "docker", run) };
+        // So many that a bound would leave out root's.
+        let others: Vec<Process> =
+            (600..900).map(|pid| process(pid, 1, "docker", "docker ps")).collect();
+        tree.set(&[inside(&host, vllm(10, 8000)), others, vec![client]].concat());
+        let folder = tree.folder.path().join("951");
+        std::fs::write(folder.join("environ"), "PATH=/bin\0").unwrap();
+        std::fs::write(folder.join("status"), &status).unwrap();
+        let found = tree.scan().engines[0].client_unit.is_some();
+        assert_eq!(found, is_client, "{status}");
+    }
 }
 
 #[test]

@@ -81,6 +81,13 @@ pub fn own_pid(status: &[u8]) -> Option<u32> {
     pids.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
+/// Whether `/proc/PID/status` is of a process in a PID namespace below that of its reader, as in a
+/// container.
+pub fn is_in_inner_namespace(status: &[u8]) -> bool {
+    let pids = field(status, "NSpid").unwrap_or_default();
+    pids.split(u8::is_ascii_whitespace).filter(|pid| !pid.is_empty()).count() > 1
+}
+
 /// Reads `/proc/PID/stat`. The name may hold parentheses, spaces, digits and newlines.
 pub fn stat(text: &[u8]) -> Option<Stat> {
     let opens = text.iter().position(|byte| *byte == b'(')?;

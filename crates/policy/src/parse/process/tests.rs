@@ -34,6 +34,8 @@ fn a_process_is_read_despite_hostile_names() {
 fn the_pid_in_the_innermost_namespace_comes_last() {
     assert_eq!(own_pid(b"Name:\tx\nNSpid:\t4242\t57\n"), Some(57));
     assert_eq!(own_pid(b"NSpid:\t7"), Some(7));
+    assert!(is_in_inner_namespace(b"Name:\tx\nNSpid:\t4242\t57\n"));
+    assert!(!is_in_inner_namespace(b"NSpid:\t7\n") && !is_in_inner_namespace(b"Name:\tx\n"));
     for status in ["", "NSpid:\n", "NSpid:\tx\n", "NSpid:\t7\t-1\n"] {
         assert_eq!(own_pid(status.as_bytes()), None, "{status:?}");
     }
