@@ -17,6 +17,9 @@ use crate::sources::output_files::OutputFiles;
 /// Raylets whose logs are open. A node has one for each cluster that it is part of.
 const MAX_RAYLETS: usize = 8;
 
+/// Those of one user. Anybody can start processes that look like a raylet and its engine.
+const MAX_RAYLETS_OF_USER: usize = 4;
+
 /// Processes of engines that are tracked.
 const MAX_PROCESSES: usize = 4096;
 
@@ -41,12 +44,27 @@ struct Worker {
     ended_at: Option<Duration>,
 }
 
+/// The log of a raylet.
+#[derive(Debug)]
+struct Log {
+    /// Its user.
+    user: u32,
+    files: Arc<OutputFiles>,
+}
+
+/// A line of a log, and the workers that it names.
+#[derive(Debug)]
+struct KillLine {
+    pids: Vec<u32>,
+    text: String,
+}
+
 /// The logs of the raylets that have started workers of engines.
 #[derive(Debug)]
 pub(super) struct Raylets {
     procfs: PathBuf,
     bounded: BoundedReads,
-    logs: BTreeMap<ProcessId, Arc<OutputFiles>>,
+    logs: BTreeMap<ProcessId, Log>,
     /// Processes of engines. `None`: not started by a raylet.
     processes: BTreeMap<ProcessId, Option<Worker>>,
     unreported: Vec<RayKill>,
@@ -122,7 +140,7 @@ impl Raylets {
         if user_id(&self.status(raylet.pid)?) != Some(user) {
             return None;
         }
-        self.open(raylet);
+        self.open(raylet, user);
         let own_pid = own_pid(&status).unwrap_or(process.id.pid);
         Some(Worker { raylet, server, comm: Arc::clone(&process.comm), own_pid, ended_at: None })
     }
@@ -137,14 +155,16 @@ impl Raylets {
         read_file(&path, MAX_STATUS_BYTES).ok()
     }
 
-    fn open(&mut self, raylet: ProcessId) {
-        if self.logs.contains_key(&raylet) || self.logs.len() >= MAX_RAYLETS {
+    fn open(&mut self, raylet: ProcessId, user: u32) {
+        let of_user = self.logs.values().filter(|log| log.user == user).count();
+        let is_full = self.logs.len() >= MAX_RAYLETS || of_user >= MAX_RAYLETS_OF_USER;
+        if self.logs.contains_key(&raylet) || is_full {
             return;
         }
         let folder = self.procfs.join(raylet.pid.to_string()).join("fd");
         let opened =
             self.bounded.read(raylet, move || OutputFiles::open_named(&folder, is_raylet_log));
-        self.logs.insert(raylet, Arc::new(opened.unwrap_or_default()));
+        self.logs.insert(raylet, Log { user, files: Arc::new(opened.unwrap_or_default()) });
     }
 
     /// Reads the logs of workers that have ended and are not explained.
@@ -153,22 +173,23 @@ impl Raylets {
         let ended = all.filter(|worker| worker.ended_at.is_some());
         let raylets: BTreeSet<ProcessId> = ended.map(|worker| worker.raylet).collect();
         for raylet in raylets {
-            let Some(files) = self.logs.get(&raylet).cloned() else { continue };
+            let log = self.logs.get(&raylet);
+            let Some(files) = log.map(|log| Arc::clone(&log.files)) else { continue };
             // The file system of the log may hang.
             let Some(Ok(texts)) = self.bounded.read(raylet, move || files.ends()) else { continue };
-            let lines: Vec<String> = texts.iter().flat_map(|text| kill_lines(text)).collect();
+            let lines: Vec<KillLine> = texts.iter().flat_map(|text| kill_lines(text)).collect();
             self.explain(raylet, &lines);
         }
     }
 
     /// Reports those workers of that raylet that its log names.
-    fn explain(&mut self, raylet: ProcessId, lines: &[String]) {
+    fn explain(&mut self, raylet: ProcessId, lines: &[KillLine]) {
         for (id, process) in &mut self.processes {
             let Some(worker) = process.as_ref().filter(|worker| worker.raylet == raylet) else {
                 continue;
             };
             let Some(ended_at) = worker.ended_at else { continue };
-            let names_it = |line: &&String| memory_kills(line).contains(&worker.own_pid);
+            let names_it = |line: &&KillLine| line.pids.contains(&worker.own_pid);
             let Some(line) = lines.iter().find(names_it) else { continue };
             if self.unreported.len() < MAX_UNREPORTED {
                 self.unreported.push(RayKill {
@@ -176,7 +197,7 @@ impl Raylets {
                     server: worker.server,
                     comm: Arc::clone(&worker.comm),
                     ended_at,
-                    line: printable(line.as_bytes()),
+                    line: printable(line.text.as_bytes()),
                 });
             }
             // It is reported once, and not seen again.
@@ -186,10 +207,11 @@ impl Raylets {
 }
 
 /// The lines of a log that name killed workers.
-fn kill_lines(text: &[u8]) -> Vec<String> {
+fn kill_lines(text: &[u8]) -> Vec<KillLine> {
     let text = String::from_utf8_lossy(text);
-    let lines = text.lines().filter(|line| !memory_kills(line).is_empty());
-    lines.map(str::to_owned).collect()
+    let lines = text.lines().map(|line| (memory_kills(line), line));
+    let kills = lines.filter(|(pids, _)| !pids.is_empty());
+    kills.map(|(pids, line)| KillLine { pids, text: line.to_owned() }).collect()
 }
 
 #[cfg(test)]
@@ -326,6 +348,24 @@ mod tests {
         }
         world.log("logs/raylet.out", &killed(531, "x"));
         assert_eq!(world.scan(&[SERVER]), []);
+    }
+
+    #[test]
+    fn one_user_cannot_keep_out_the_raylets_of_others() {
+        let mut world = World::new("raylet", 1000);
+        let raylet = |pid| ProcessId { pid, start_ticks: 1 };
+        for pid in 100..110 {
+            world.raylets.open(raylet(pid), 1001);
+        }
+        assert_eq!(world.raylets.logs.len(), MAX_RAYLETS_OF_USER);
+        world.raylets.open(raylet(RAYLET_PID), 1000);
+        assert!(world.raylets.logs.contains_key(&raylet(RAYLET_PID)));
+        for pid in 110..120 {
+            world.raylets.open(raylet(pid), pid);
+        }
+        assert_eq!(world.raylets.logs.len(), MAX_RAYLETS);
+        world.scan(&[]);
+        assert!(world.raylets.logs.is_empty());
     }
 
     #[test]
