@@ -19,6 +19,14 @@ pub(super) fn check(set: &Value, labels: &BTreeMap<String, String>) -> Result<()
     if takes_over != Some("true") {
         return Err("its pods take over nothing");
     }
+    let is_no_surge = |surge: &Value| {
+        surge.is_null() || surge.as_u64() == Some(0) || matches!(surge.as_str(), Some("0" | "0%"))
+    };
+    let surge = set.pointer("/spec/updateStrategy/rollingUpdate/maxSurge");
+    if surge.is_some_and(|surge| !is_no_surge(surge)) {
+        // It may have undone already what was left to it.
+        return Err("its next pod runs beside this one (maxSurge)");
+    }
     let selector = template.pointer("/spec/nodeSelector").and_then(Value::as_object);
     let is_label = |(key, value): (&String, &Value)| {
         labels.get(key).is_some_and(|label| value.as_str() == Some(label))
@@ -55,14 +63,20 @@ mod tests {
     fn set() -> Value {
         json!({
             "metadata": {"name": "umawarden", "namespace": "umawarden"},
-            "spec": {"template": {
-                "metadata": {"annotations": {"umawarden.dev/takes-over": "true"}},
-                "spec": {
-                    "nodeSelector": {"kubernetes.io/os": "linux"},
-                    "affinity": {"nodeAffinity": {}},
-                    "tolerations": [{"operator": "Exists"}],
+            "spec": {
+                "template": {
+                    "metadata": {"annotations": {"umawarden.dev/takes-over": "true"}},
+                    "spec": {
+                        "nodeSelector": {"kubernetes.io/os": "linux"},
+                        "affinity": {"nodeAffinity": {}},
+                        "tolerations": [{"operator": "Exists"}],
+                    },
                 },
-            }},
+                "updateStrategy": {
+                    "type": "RollingUpdate",
+                    "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"},
+                },
+            },
         })
     }
 
@@ -75,6 +89,8 @@ mod tests {
         for (place, key, value, part) in [
             ("/metadata", "deletionTimestamp", json!("2026-11-28T00:00:00Z"), "being deleted"),
             ("/spec/template/metadata", "annotations", json!({}), "take over nothing"),
+            ("/spec/updateStrategy/rollingUpdate", "maxSurge", json!(1), "beside this one"),
+            ("/spec/updateStrategy/rollingUpdate", "maxSurge", json!("10%"), "beside this one"),
             ("/spec/template/spec", "nodeSelector", json!({"gpu": "true"}), "does not select"),
             (
                 "/spec/template/spec/affinity/nodeAffinity",
