@@ -275,11 +275,12 @@ impl ObservedDeath<'_> {
         explain(&circumstances, ended)
     }
 
-    /// The runtime of a container that is only claimed does not report who stops it: that may have
-    /// been a failed liveness probe.
+    /// The runtime of a container that is only claimed may have stopped it for a failed liveness
+    /// probe. A user's systemd sends SIGTERM because somebody wants that, and is not queried who.
     fn is_supervised(&self) -> bool {
+        let is_of_user = |held: &Workload| matches!(held.supervisor, Supervisor::SystemdOfUser(_));
         let is_claimed = |engine: &EngineSeen| engine.claimed_container.is_some();
-        self.held.is_some() || self.engine.is_some_and(is_claimed)
+        self.held.is_some_and(|held| !is_of_user(held)) || self.engine.is_some_and(is_claimed)
     }
 
     fn health(&self, ended: Moment) -> Option<LastHealth> {

@@ -9,7 +9,7 @@ use crate::model::{
     EnginePhase, EngineReadings, EngineSeen, EngineTarget, Event, EventKind, ExitStatus, Killer,
     Mode, Observation, Outcome, OutcomeResult, Pod, ProcessEnd, ProcessId, ProgramEvent, Proof,
     Reading, Readings, Requested, RestartReadings, RuleId, Schema, SeriesKey, Source, Supervisor,
-    Target, Workload, WorkloadEnd, WorkloadLog,
+    Target, UserUnit, Workload, WorkloadEnd, WorkloadLog,
 };
 
 /// An engine started in a shell.
@@ -142,15 +142,24 @@ fn a_sigterm_shortly_after_memory_was_short_is_a_failure() {
     }
 }
 
-/// A kubelet whose runtime is not queried ends a container whose liveness probe fails.
+/// A kubelet whose runtime is not queried ends a container whose liveness probe fails. A user's
+/// systemd, which is not queried either, ends what its user stops.
 #[test]
-fn a_sigterm_in_a_container_of_an_unknown_runtime_is_a_failure() {
+fn a_sigterm_of_an_unknown_runtime_is_a_failure_and_of_a_users_systemd_none() {
     let claimed_container = Some(id("vllm").into());
-    let mut world = with(EngineSeen { claimed_container, ..bare(50) });
-    let engine = world.engines.remove(0);
-    world.process_ends = vec![end(&engine, engine.server, ExitStatus::Signal { signal: 15 })];
-    world.run(5);
-    assert!(only(&world).is_failure);
+    let in_container = EngineSeen { claimed_container, ..bare(50) };
+    let user_unit = Some(UserUnit { user: 1000, name: "vllm.service".into() });
+    let in_unit = EngineSeen { user_unit, ..bare(50) };
+    for (engine, signal, is_failure) in
+        [(&in_container, 15, true), (&in_unit, 15, false), (&in_unit, 9, true)]
+    {
+        let mut world = with(engine.clone());
+        let engine = world.engines.remove(0);
+        world.process_ends = vec![end(&engine, engine.server, ExitStatus::Signal { signal })];
+        world.run(5);
+        let report = only(&world);
+        assert_eq!(report.is_failure, is_failure, "{report:#?}");
+    }
 }
 
 #[test]
