@@ -140,8 +140,7 @@ impl NodeExecutor {
     fn hand_over(&mut self) -> bool {
         let may_hold = !self.own.is_empty() || !self.leftovers.is_handover_over;
         let Some(daemon_set) = self.daemon_set.clone().filter(|_| may_hold) else { return false };
-        let followed = self.ask(async |api| api.has_successor(&daemon_set).await);
-        match followed.and_then(|()| self.change(&Change::Leave)) {
+        match self.ask(async |api| api.leave_to(&daemon_set).await) {
             Ok(effect) => {
                 tracing::info!(
                     effect,
@@ -261,7 +260,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let node = Arc::new(Mutex::new(json!({"metadata": {}, "spec": {}})));
             let served = Arc::clone(&node);
-            let (access, _) = serve(folder.path(), move |line, body| {
+            let (access, requests) = serve(folder.path(), move |line, body| {
                 if line.contains("/namespaces/gpu/daemonsets/umawarden") {
                     return if is_followed { (200, daemon_set()) } else { (404, json!({})) };
                 }
@@ -284,8 +283,11 @@ mod tests {
             let taint = Some(Taint { key, value: None, effect: TaintEffect::NoSchedule });
             first.change(&Change::Hold(Held { by, taint })).unwrap();
             first.own.insert(DecisionId(1));
+            requests.lock().unwrap().clear();
             first.end();
             assert_eq!(is_tainted(), is_followed);
+            // DaemonSet, node, change: an end has two seconds.
+            assert_eq!(requests.lock().unwrap().len(), 3);
             let mut next = executor(false);
             next.begin();
             for _ in 0..5 {

@@ -239,9 +239,19 @@ impl NodeApi {
     /// # Errors
     /// See [`ApiError`].
     pub async fn change(&self, change: &Change) -> Result<String, ApiError> {
+        self.change_if(change, |_| Ok(())).await
+    }
+
+    /// Changes the node while its state permits that.
+    async fn change_if(
+        &self,
+        change: &Change,
+        permits: impl Fn(&NodeState) -> Result<(), String>,
+    ) -> Result<String, ApiError> {
         let mut conflicts = 0;
         loop {
             let state = self.state().await?;
+            permits(&state).map_err(ApiError::Unusable)?;
             let Plan { patch, effect } = state.plan(change).map_err(ApiError::Unusable)?;
             let Some(patch) = patch else { return Ok(effect) };
             let (params, patch) = (parameters(), Patch::Merge(patch));
@@ -256,19 +266,20 @@ impl NodeApi {
         }
     }
 
-    /// Whether another pod of that DaemonSet follows on this node, and takes over what this one
-    /// leaves.
+    /// Leaves what decisions have set to the pod of that DaemonSet that follows on this node. Returns
+    /// in words what stays. An end has two seconds, so that this takes no request more than it must.
     ///
     /// # Errors
-    /// None does, or whether one does is not known: see [`ApiError`].
-    pub async fn has_successor(&self, set: &DaemonSetName) -> Result<(), ApiError> {
+    /// None follows, or whether one does is not known: see [`ApiError`].
+    pub async fn leave_to(&self, set: &DaemonSetName) -> Result<String, ApiError> {
         let path = format!("/apis/apps/v1/namespaces/{}/daemonsets", set.namespace);
         let request = ApiRequest::new(path).get(&set.name, &GetParams::default());
         let found: Value = self.ask("read the DaemonSet of umawarden", request).await?;
-        let state = self.state().await?;
-        daemon_set::check(&found, state.labels()).map_err(|why| {
-            ApiError::Unusable(format!("no pod of the DaemonSet {set} follows: {why}"))
-        })
+        let follows = |state: &NodeState| {
+            daemon_set::check(&found, state.labels())
+                .map_err(|why| format!("no pod of the DaemonSet {set} follows: {why}"))
+        };
+        self.change_if(&Change::Leave, follows).await
     }
 
     /// Merges fields into the status of the node; lists with a key are merged by it.
