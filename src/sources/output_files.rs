@@ -2,8 +2,8 @@
 //!
 //! A file is opened while the process lives and has it open, through its descriptor: neither a
 //! rename nor another file of that name changes what is read. A descriptor that only names a file
-//! (`O_PATH`) does not count, since the process may be unable to open that file. No path is resolved
-//! below the root of a container.
+//! (`O_PATH`) does not count, since the process may be unable to open that file. No path is
+//! resolved below the root of a container.
 
 use std::fs::{self, File};
 use std::io;

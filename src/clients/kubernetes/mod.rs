@@ -266,8 +266,8 @@ impl NodeApi {
         }
     }
 
-    /// Leaves what decisions have set to the pod of that DaemonSet that follows on this node. Returns
-    /// in words what stays. An end has two seconds, so that this takes no request more than it must.
+    /// Leaves what decisions have set to the pod of that DaemonSet that follows on this node.
+    /// Returns in words what stays. An end has two seconds: each request counts.
     ///
     /// # Errors
     /// None follows, or whether one does is not known: see [`ApiError`].

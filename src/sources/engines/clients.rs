@@ -33,8 +33,8 @@ struct Client {
 pub(super) struct DockerClients(BTreeMap<ProcessId, Option<Client>>);
 
 impl DockerClients {
-    /// Examines new clients among these processes, which have the name of one. The scan bounds their
-    /// number. A lower bound here would let processes of that name keep out root's clients.
+    /// Examines new clients among these processes, which have the name of one. The scan bounds
+    /// their number. A lower bound here would let processes of that name keep out root's clients.
     pub(super) fn find(&mut self, named: impl Iterator<Item = ProcessId>, details: &Details) {
         let named: BTreeSet<ProcessId> = named.collect();
         self.0.retain(|id, _| named.contains(id));

@@ -112,8 +112,8 @@ pub struct Circumstances<'a> {
     pub ray_kills: &'a [RayKill],
     /// The sender of a stop request, if there was one.
     pub asked: Option<AskedToEnd>,
-    /// Whether something runs it that stops it for reasons of its own: a container runtime, systemd,
-    /// `umawarden launch`.
+    /// Whether something runs it that stops it for reasons of its own: a container runtime,
+    /// systemd, `umawarden launch`.
     pub is_supervised: bool,
     /// Whether memory was short shortly before its end. `memory` may be of a moment after it.
     pub was_memory_short: bool,
