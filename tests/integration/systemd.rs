@@ -329,3 +329,12 @@ fn a_systemd_that_hangs_or_restarts_units_itself_is_reported() {
     });
     assert_eq!(requested(&world.ended()), Requested::Unknown);
 }
+
+#[test]
+fn a_unit_that_is_no_longer_configured_is_no_longer_reported() {
+    let world = World::new();
+    world.runs();
+    world.watch.declare(Vec::new());
+    let readings = world.until("none", |readings| readings.deferred.is_empty());
+    assert_eq!(readings.error, None);
+}

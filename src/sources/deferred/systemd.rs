@@ -43,6 +43,8 @@ pub(super) struct SystemdWatch {
     tracked: watch::Receiver<TrackedServices>,
     reporter: Reporter,
     known: BTreeMap<Arc<str>, Tracked>,
+    /// The last report had units, or an error about them.
+    has_reported: bool,
 }
 
 impl SystemdWatch {
@@ -54,7 +56,7 @@ impl SystemdWatch {
         ),
         reporter: Reporter,
     ) -> Self {
-        Self { bus, declared, tracked, reporter, known: BTreeMap::new() }
+        Self { bus, declared, tracked, reporter, known: BTreeMap::new(), has_reported: false }
     }
 
     /// Runs until the loop has ended.
@@ -82,6 +84,9 @@ impl SystemdWatch {
     async fn watch(&mut self) {
         loop {
             let is_idle = self.units().is_empty();
+            if is_idle {
+                self.report_none();
+            }
             if is_idle && self.tracked.borrow_and_update().is_empty() {
                 if self.has_changed().await.is_err() {
                     return;
@@ -98,12 +103,21 @@ impl SystemdWatch {
             }
             // Without such units systemd is not needed.
             if !is_idle {
+                self.has_reported = true;
                 self.reporter.doubt(Supervisor::Systemd, &why);
             }
             let rest = if is_idle { IDLE } else { EVERY };
             if timeout(rest, self.declared.changed()).await.is_ok_and(|changed| changed.is_err()) {
                 return;
             }
+        }
+    }
+
+    /// Units that are no longer configured are reported no longer.
+    fn report_none(&mut self) {
+        if std::mem::take(&mut self.has_reported) {
+            let read_at = (self.reporter.clock)().uptime;
+            self.reporter.report(Supervisor::Systemd, read_at, (Vec::new(), Vec::new()));
         }
     }
 
@@ -150,8 +164,8 @@ impl SystemdWatch {
             let read_at = (self.reporter.clock)().uptime;
             let (supervisor, ended) = (Supervisor::Systemd, services.ended());
             let is_idle = units.is_empty();
-            let is_news = !is_idle || !ended.is_empty() || was_ended;
-            was_ended = !ended.is_empty();
+            let is_news = !is_idle || !ended.is_empty() || was_ended || self.has_reported;
+            (was_ended, self.has_reported) = (!ended.is_empty(), !is_idle);
             if is_news {
                 self.reporter.report(supervisor, read_at, (deferred, ended));
             }
