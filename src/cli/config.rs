@@ -1,5 +1,8 @@
 //! `umawarden config`: checks the files of the daemon.
 
+use std::io;
+use std::path::Path;
+
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -13,7 +16,9 @@ use crate::config::mistake::Mistakes;
 use crate::config::reader::{LoadError, Loaded, check_paths, environment, load};
 use crate::config::settings::Settings;
 use crate::daemon::{access_files, collector};
-use crate::model::{counted, mode_text, off_text};
+use crate::model::{DeclaredRestart, RestartMatch, counted, mode_text, off_text};
+use crate::supervisors::docker::USER_FOLDERS;
+use crate::supervisors::user_systemd;
 
 /// Arguments of `umawarden config`.
 #[derive(Debug, Args)]
@@ -45,8 +50,8 @@ const AFTER_HELP: &str = "\
 Reads the configuration, the rules, the web configuration (--web.config.file) with its \
 certificates, and the tokens file (--web.tokens.file) with what it names. It listens nowhere and \
 changes nothing. Keys and certificates for other servers are read when they are needed; those that \
-cannot be read now are remarks (mind: …), and no mistakes. `umawarden rules check` checks rules in \
-depth.
+cannot be read now are remarks (mind: …), and no mistakes. So are users under restarts that do not \
+exist or have no systemd now. `umawarden rules check` checks rules in depth.
 
 Exit codes: 0 all fine, 1 mistakes, 2 a file cannot be read.";
 
@@ -100,6 +105,7 @@ fn check(flags: &RunFlags) -> Result<(Loaded, Checked), Wrong> {
     check_paths(&loaded.settings.path)?;
     loaded.remarks.extend(off_text(&loaded.rules.shipped_off));
     loaded.remarks.extend(of_other_servers(&loaded.settings));
+    loaded.remarks.extend(of_users(&loaded.settings, Path::new(USER_FOLDERS)));
     let checked = access::check(&access_files(&loaded.settings), Timestamp::now())?;
     Ok((loaded, checked))
 }
@@ -136,6 +142,23 @@ fn of_other_servers(settings: &Settings) -> Vec<String> {
         add(&format!("engine {}", engine.name), files::of_engine(&engine.keys));
     }
     mistakes
+}
+
+/// Units of users' own systemds that cannot be restarted now. What this user may not see is left
+/// out.
+fn of_users(settings: &Settings, folders: &Path) -> Vec<String> {
+    let of = |entry: &DeclaredRestart| {
+        let RestartMatch::UnitOfUser(user, unit) = &entry.matches else { return None };
+        let why = match user_systemd::uid_of(user) {
+            Ok(id) => match user_systemd::find(folders, id) {
+                Err(error) if error.kind() != io::ErrorKind::PermissionDenied => error.to_string(),
+                Ok(()) | Err(_) => return None,
+            },
+            Err(unknown) => unknown,
+        };
+        Some(format!("restarts: unit {unit} of {user}: {why}"))
+    };
+    settings.restarts.iter().filter_map(of).collect()
 }
 
 fn rules(loaded: &Loaded) -> usize {

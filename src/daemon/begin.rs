@@ -285,6 +285,7 @@ fn watch_deferred(settings: &Settings) -> anyhow::Result<DeferredWatch> {
     let setup = DeferredSetup {
         docker: settings.path.docker().to_owned(),
         systemd: Bus::system(),
+        user_folders: USER_FOLDERS.into(),
         adopted: AdoptedFile::path_in(&settings.storage.path),
         declared: settings.restarts.clone(),
         clock: clock::now,
@@ -409,7 +410,7 @@ fn start_worker(
         sysfs: path.sysfs.clone(),
         docker: path.docker().to_owned(),
     };
-    let start = StartExecutor { docker: path.docker().to_owned(), systemd: Bus::system() };
+    let start = start_executor(loaded);
     let reboot = RebootExecutor::new(&path.procfs, Bus::system());
     let reboot = kubernetes::evicting(reboot, status);
     let lane = |executor: Box<dyn Executor + Send>| {
@@ -447,6 +448,11 @@ fn intent_within(journal: Arc<Journal>, time: Duration) -> Intent {
 }
 
 /// The executor, with its files open if actions are enabled.
+fn start_executor(loaded: &Loaded) -> StartExecutor {
+    let docker = loaded.settings.path.docker().to_owned();
+    StartExecutor { docker, systemd: Bus::system(), user_folders: USER_FOLDERS.into() }
+}
+
 fn memory_executor(loaded: &Loaded, setup: MemorySetup) -> MemoryExecutor {
     let mut executor = MemoryExecutor::new(setup);
     let modes = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| rule.mode);

@@ -2,12 +2,15 @@
 
 use std::fmt;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::time::timeout;
 use zbus::connection::Builder;
 use zbus::{Connection, DynamicType, Message, fdo};
+
+use super::user_systemd::{self, PRIVATE_SOCKET};
 
 /// The socket of the system bus on all distributions.
 const SYSTEM_SOCKET: &str = "/run/dbus/system_bus_socket";
@@ -25,6 +28,15 @@ pub enum Bus {
     System(PathBuf),
     /// A peer at the other end of a socket, without a bus.
     Peer(PathBuf),
+    /// The systemd of a user, without a bus; see [`Bus::of_user`].
+    OfUser {
+        /// Number of the user.
+        user: u32,
+        /// The user's folder for the time of the session.
+        folder: PathBuf,
+        /// The socket in it.
+        socket: PathBuf,
+    },
 }
 
 impl Bus {
@@ -35,10 +47,18 @@ impl Bus {
         Self::System(socket_of(&address).unwrap_or(SYSTEM_SOCKET).into())
     }
 
+    /// The systemd of a user; `folders` has those of users for the time of their sessions
+    /// (`/run/user`).
+    pub fn of_user(folders: &Path, user: u32) -> Self {
+        let folder = folders.join(user.to_string());
+        let socket = folder.join(PRIVATE_SOCKET.iter().collect::<PathBuf>());
+        Self::OfUser { user, folder, socket }
+    }
+
     /// Path of the socket, of the bus or of the peer.
     pub fn socket(&self) -> &Path {
         match self {
-            Self::System(socket) | Self::Peer(socket) => socket,
+            Self::System(socket) | Self::Peer(socket) | Self::OfUser { socket, .. } => socket,
         }
     }
 }
@@ -105,25 +125,27 @@ impl Line {
         let describe =
             |error: &dyn fmt::Display| format!("{who} at {}: {error}", bus.socket().display());
         let connecting = async {
-            let stream = std::os::unix::net::UnixStream::connect(bus.socket()).map_err(
-                |error| match error.kind() {
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                        BusError::Absent(describe(&error))
-                    }
-                    _ => BusError::Failed(describe(&error)),
-                },
-            )?;
+            let stream = match bus {
+                Bus::System(socket) | Bus::Peer(socket) => UnixStream::connect(socket),
+                Bus::OfUser { user, folder, .. } => user_systemd::connect(*user, folder).await,
+            };
+            let stream = stream.map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    BusError::Absent(describe(&error))
+                }
+                _ => BusError::Failed(describe(&error)),
+            })?;
             let builder = Builder::unix_stream(stream);
             let builder = match bus {
                 Bus::System(_) => builder,
-                Bus::Peer(_) => builder.p2p(),
+                Bus::Peer(_) | Bus::OfUser { .. } => builder.p2p(),
             };
             builder.build().await.map_err(|error| BusError::Failed(describe(&error)))
         };
         let connection = timeout(ANSWER_TAKES, connecting).await;
         let silent = |_| BusError::Silent(describe(&"it has not answered in time"));
         let connection = connection.map_err(silent)??;
-        Ok(Self { connection, is_peer: matches!(bus, Bus::Peer(_)), who })
+        Ok(Self { connection, is_peer: !matches!(bus, Bus::System(_)), who })
     }
 
     /// Calls a method.

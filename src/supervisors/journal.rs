@@ -1,7 +1,8 @@
 //! journald, through `journalctl`.
 //!
 //! Only fields that journald sets itself select the entries of a service (`_SYSTEMD_UNIT`,
-//! `_SYSTEMD_INVOCATION_ID`): other programs can write entries that claim to be of a unit.
+//! `_SYSTEMD_USER_UNIT` with `_UID`, `_SYSTEMD_INVOCATION_ID`): other programs can write entries
+//! that claim to be of a unit.
 
 use std::io::{self, Read as _};
 use std::process::{Command, Stdio};
@@ -113,17 +114,21 @@ impl Entry {
 }
 
 /// The last lines that a service wrote in that run, and earlier ones of it for which `is_reason`
-/// holds. Waits until they are in the journal.
-pub fn last_output(unit: &str, run: ServiceRun, is_reason: impl Fn(&str) -> bool) -> WorkloadLog {
+/// holds. `user`: the user whose own systemd runs it. Waits until they are in the journal.
+pub fn last_output(
+    (unit, user): (&str, Option<u32>),
+    run: ServiceRun,
+    is_reason: impl Fn(&str) -> bool,
+) -> WorkloadLog {
     std::thread::sleep(SETTLES);
     let second = |micros: u64| micros / 1_000_000;
-    let arguments = [
+    let mut arguments = vec![
         ENTRIES.to_owned(),
         "--output-fields=MESSAGE,_SYSTEMD_INVOCATION_ID".to_owned(),
         format!("--since=@{}", second(run.began).saturating_sub(1)),
         format!("--until=@{}", second(run.ended) + 2),
-        format!("_SYSTEMD_UNIT={unit}"),
     ];
+    arguments.extend(entries_of(unit, user));
     let why = match journalctl(&arguments, MAX_BYTES, TAKES) {
         Ok(text) if !text.is_empty() => return lines(&text, run, is_reason),
         Ok(_) => "journald has no output of that run: it writes elsewhere (StandardOutput=), or \
@@ -136,6 +141,14 @@ pub fn last_output(unit: &str, run: ServiceRun, is_reason: impl Fn(&str) -> bool
         Err(NotRead::Failed(why)) => why,
     };
     WorkloadLog::Unknown(why)
+}
+
+/// The fields that select the entries of a service.
+fn entries_of(unit: &str, user: Option<u32>) -> Vec<String> {
+    match user {
+        None => vec![format!("_SYSTEMD_UNIT={unit}")],
+        Some(user) => vec![format!("_SYSTEMD_USER_UNIT={unit}"), format!("_UID={user}")],
+    }
 }
 
 /// The lines of that run among entries of its unit.
@@ -179,6 +192,13 @@ mod tests {
             WorkloadLog::Lines(lines) => lines,
             WorkloadLog::Unknown(why) => panic!("{why}"),
         }
+    }
+
+    #[test]
+    fn the_unit_of_a_user_is_not_that_of_the_system_or_of_another_user() {
+        assert_eq!(entries_of("a.service", None), ["_SYSTEMD_UNIT=a.service"]);
+        let of_user = ["_SYSTEMD_USER_UNIT=a.service", "_UID=1000"];
+        assert_eq!(entries_of("a.service", Some(1000)), of_user);
     }
 
     #[test]

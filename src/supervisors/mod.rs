@@ -12,6 +12,7 @@ pub mod journal;
 pub mod logged_in;
 pub mod logind;
 pub mod systemd;
+pub mod user_systemd;
 
 /// There is no result.
 #[derive(Clone, Debug, PartialEq, Eq)]

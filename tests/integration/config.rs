@@ -53,3 +53,22 @@ fn a_missing_configuration_file_is_named() {
     let error = load_file("/nowhere/umawarden.yaml").expect_err("unreadable").to_string();
     assert_eq!(error, "cannot read /nowhere/umawarden.yaml: there is no such file");
 }
+
+#[test]
+fn a_user_under_restarts_who_is_unknown_or_has_no_systemd_is_a_remark() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("umawarden.yaml");
+    let restarts = "[{unit: a.service, user: no-such-user}, {unit: b.service, user: 4000000}]";
+    fs::write(&file, format!("restarts: {restarts}\n")).expect("written");
+    let mut program = assert_cmd::Command::cargo_bin("umawarden").unwrap();
+    let output = program.args(["config", "check", "--config.file"]).arg(&file).output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{printed}");
+    for remark in [
+        "mind: restarts: unit a.service of no-such-user: there is no user no-such-user here\n",
+        "mind: restarts: unit b.service of 4000000: user 4000000 has no systemd now: log in as \
+         that user, or keep it without a login (`loginctl enable-linger 4000000`)\n",
+    ] {
+        assert!(printed.contains(remark), "{printed}");
+    }
+}

@@ -1,5 +1,6 @@
 //! Units of a fake systemd, over D-Bus without a bus.
 
+mod of_users;
 mod services;
 
 use std::collections::BTreeMap;
@@ -165,27 +166,39 @@ struct World {
     fake: Fake,
     watch: DeferredWatch,
     folder: tempfile::TempDir,
+    supervisor: Supervisor,
+}
+
+fn declared(matches: RestartMatch) -> DeclaredRestart {
+    DeclaredRestart {
+        matches,
+        need: StartNeed { need_bytes: Some(7 << 30), ..StartNeed::default() },
+        limits: RestartLimits::default(),
+        mode: None,
+    }
 }
 
 impl World {
     fn new() -> Self {
+        let unit = declared(RestartMatch::Unit(UNIT.into()));
+        Self::of(Supervisor::Systemd, Path::new("bus"), vec![unit])
+    }
+
+    /// A systemd with its socket at that path below a folder.
+    fn of(supervisor: Supervisor, socket: &Path, declared: Vec<DeclaredRestart>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("bus");
+        let socket = folder.path().join(socket);
+        std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         let fake = Fake::start(&socket);
-        let declared = DeclaredRestart {
-            matches: RestartMatch::Unit(UNIT.into()),
-            need: StartNeed { need_bytes: Some(7 << 30), ..StartNeed::default() },
-            limits: RestartLimits::default(),
-            mode: None,
-        };
         let watch = DeferredWatch::start(DeferredSetup {
             docker: "/nonexistent/docker.sock".into(),
-            systemd: Bus::Peer(socket),
+            systemd: Bus::Peer(folder.path().join("bus")),
+            user_folders: folder.path().join("users"),
             adopted: folder.path().join("adopted.json"),
-            declared: vec![declared],
+            declared,
             clock,
         });
-        Self { fake, watch: watch.unwrap(), folder }
+        Self { fake, watch: watch.unwrap(), folder, supervisor }
     }
 
     /// Waits until the readings of systemd satisfy `is_so`.
@@ -197,7 +210,7 @@ impl World {
             self.watch.take(&mut seen);
             for observation in seen {
                 let Observation::Restarts(readings) = observation else { continue };
-                if readings.supervisor == Supervisor::Systemd {
+                if readings.supervisor == self.supervisor {
                     if is_so(&readings) {
                         return *readings;
                     }
@@ -234,8 +247,9 @@ impl World {
         let target = Target::Workload(Box::new(seen.target.clone()));
         let decision = DecisionRecord { target, ..crate::actions::decision(action) };
         let docker = "/nonexistent/docker.sock".into();
-        let mut executor =
-            StartExecutor { docker, systemd: Bus::Peer(self.folder.path().join("bus")) };
+        let systemd = Bus::Peer(self.folder.path().join("bus"));
+        let user_folders = self.folder.path().join("users");
+        let mut executor = StartExecutor { docker, systemd, user_folders };
         executor.execute(&crate::actions::act(decision)).result
     }
 }

@@ -25,6 +25,8 @@ pub struct StartExecutor {
     pub docker: PathBuf,
     /// The bus of systemd.
     pub systemd: Bus,
+    /// Where users have their folders for the time of their sessions.
+    pub user_folders: PathBuf,
 }
 
 /// Starts a workload, if the end in the decision is still its last change.
@@ -35,7 +37,7 @@ impl Executor for StartExecutor {
                 container::start(&self.docker, workload, ended)
             }
             (Action::StartUnit { ended }, Target::Workload(workload)) => {
-                unit::start(&self.systemd, workload, ended)
+                unit::start((&self.systemd, &self.user_folders), workload, ended)
             }
             (Action::StartContainer { .. } | Action::StartUnit { .. }, other) => {
                 let what = act.action.name();

@@ -1,5 +1,6 @@
 //! Starts a unit, through systemd's API.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::NotStarted;
@@ -10,11 +11,20 @@ use crate::supervisors::systemd::{Bus, Systemd, number, text};
 /// Each call has a deadline of its own.
 const STARTING_TAKES: Duration = Duration::from_secs(25);
 
-pub(super) fn start(bus: &Bus, workload: &Workload, ended: &str) -> Result<(), NotStarted> {
-    if workload.supervisor != Supervisor::Systemd {
-        return Err(NotStarted::Failed(format!("{workload} is no unit")));
-    }
-    let (bus, name, ended) = (bus.clone(), workload.id.to_string(), ended.to_owned());
+/// `user_folders`: where users have their folders for the time of their sessions.
+pub(super) fn start(
+    (system, user_folders): (&Bus, &Path),
+    workload: &Workload,
+    ended: &str,
+) -> Result<(), NotStarted> {
+    let bus = match workload.supervisor {
+        Supervisor::Systemd => system.clone(),
+        Supervisor::SystemdOfUser(user) => Bus::of_user(user_folders, user),
+        Supervisor::Docker | Supervisor::DockerOfUser(_) | Supervisor::Cri => {
+            return Err(NotStarted::Failed(format!("{workload} is no unit")));
+        }
+    };
+    let (name, ended) = (workload.id.to_string(), ended.to_owned());
     let done = within(STARTING_TAKES, move || async move {
         let systemd = Systemd::connect(&bus).await?;
         let properties = systemd.service(&name).await?;

@@ -47,7 +47,8 @@ pub(super) enum RemedyGroup {
     Engines,
     /// stop_engine.
     Stop,
-    /// Names, stops and ends of containers of rootless Docker and Podman.
+    /// Names, stops and ends of containers of rootless Docker and Podman; deferred restarts of
+    /// users' units.
     Rootless,
     /// reboot.
     Reboot,

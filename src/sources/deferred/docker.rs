@@ -14,8 +14,7 @@ use super::ends::Ends;
 use super::matching::{Terms, Wanted};
 use super::{Reporter, TrackedContainers};
 use crate::model::{
-    DeclaredRestart, DeferredRestart, EndedWorkload, Requested, RestartMatch, Supervisor, Workload,
-    WorkloadState,
+    DeclaredRestart, DeferredRestart, EndedWorkload, Requested, Supervisor, Workload, WorkloadState,
 };
 use crate::parse::container::{Container, Inspected, containers, inspected};
 use crate::supervisors::docker::{Docker, DockerError, Events};
@@ -132,8 +131,7 @@ impl DockerWatch {
 
     /// A missing Docker is reported only if deferred restarts need it.
     fn is_reported(&self, error: &DockerError) -> bool {
-        let counts_on_it =
-            |entry: &DeclaredRestart| !matches!(entry.matches, RestartMatch::Unit(_));
+        let counts_on_it = |entry: &DeclaredRestart| entry.matches.unit().is_none();
         self.has_deferred
             || self.declared.borrow().iter().any(counts_on_it)
             || !matches!(error, DockerError::Absent | DockerError::Refused)

@@ -160,6 +160,6 @@ fn found_by(
             .get(&**key)
             .is_some_and(|value| is_like(glob, value))
             .then(|| format!("restarts: label {key}")),
-        RestartMatch::Unit(_) => None,
+        RestartMatch::Unit(_) | RestartMatch::UnitOfUser(..) => None,
     }
 }

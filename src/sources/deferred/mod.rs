@@ -14,6 +14,7 @@ mod services;
 mod systemd;
 #[cfg(test)]
 mod tests;
+mod user_units;
 mod users;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +38,7 @@ use crate::supervisors::systemd::Bus;
 use docker::DockerWatch;
 use pods::PodEnds;
 use systemd::SystemdWatch;
+use user_units::UserUnits;
 use users::UserEnds;
 
 /// Results in the queue. Further ones are dropped, and sent again.
@@ -61,6 +63,8 @@ pub struct DeferredSetup {
     pub docker: PathBuf,
     /// The bus of systemd.
     pub systemd: Bus,
+    /// Where users have their folders for the time of their sessions.
+    pub user_folders: PathBuf,
     /// The file of adopted containers.
     pub adopted: PathBuf,
     /// The entries of the configuration.
@@ -117,13 +121,15 @@ impl DeferredWatch {
     /// # Errors
     /// A thread cannot be started.
     pub fn start(setup: DeferredSetup) -> io::Result<Self> {
-        let DeferredSetup { docker, systemd, adopted, declared, clock } = setup;
+        let DeferredSetup { docker, systemd, user_folders, adopted, declared, clock } = setup;
         let (to, news) = sync_channel(NEWS);
         let (declare, declared) = watch::channel(Arc::from(declared));
         let reporter = Reporter { to, clock };
         let (send_services, services) = watch::channel(Arc::default());
         let mut units = SystemdWatch::new(systemd, (declared.clone(), services), reporter.clone());
         Builder::new().name("restart-systemd".to_owned()).spawn(move || units.run())?;
+        let mut user_units = UserUnits::new(user_folders, declared.clone(), reporter.clone());
+        Builder::new().name("restart-users".to_owned()).spawn(move || user_units.run())?;
         let (send_containers, tracked) = watch::channel(Arc::default());
         let (send_of_users, tracked_of_users) = watch::channel(Arc::default());
         let mut users = UserEnds::new(tracked_of_users, reporter.clone());

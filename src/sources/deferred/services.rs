@@ -134,7 +134,7 @@ impl Services {
             let Some(ended) = &mut service.end else { continue };
             let is_new = now.saturating_sub(ended.noticed) < REPORTED_FOR;
             if ended.end.log.is_none() && is_new {
-                ended.end.log = output(name, &ended.end).await;
+                ended.end.log = output(name, None, &ended.end).await;
             }
         }
     }
@@ -152,13 +152,18 @@ impl Services {
     }
 }
 
-/// The last output of the run that ended so; `None`: its times are unknown.
-pub(super) async fn output(name: &str, end: &WorkloadEnd) -> Option<Arc<WorkloadLog>> {
+/// The last output of the run that ended so; `None`: its times are unknown. `user`: the user whose
+/// own systemd ran it.
+pub(super) async fn output(
+    name: &str,
+    user: Option<u32>,
+    end: &WorkloadEnd,
+) -> Option<Arc<WorkloadLog>> {
     let ended: u64 = end.mark.parse().ok()?;
     let lived = u64::try_from(end.lived?.as_micros()).ok()?;
     let run = ServiceRun { began: ended.saturating_sub(lived), ended };
     let name = name.to_owned();
-    let read = move || last_output(&name, run, |line| last_words(line).is_some());
+    let read = move || last_output((&name, user), run, |line| last_words(line).is_some());
     // It fails only if it panics.
     tokio::task::spawn_blocking(read).await.ok().map(Arc::new)
 }

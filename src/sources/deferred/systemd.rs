@@ -39,6 +39,7 @@ struct Tracked {
 #[derive(Debug)]
 pub(super) struct SystemdWatch {
     bus: Bus,
+    supervisor: Supervisor,
     declared: watch::Receiver<Arc<[DeclaredRestart]>>,
     tracked: watch::Receiver<TrackedServices>,
     reporter: Reporter,
@@ -56,7 +57,12 @@ impl SystemdWatch {
         ),
         reporter: Reporter,
     ) -> Self {
-        Self { bus, declared, tracked, reporter, known: BTreeMap::new(), has_reported: false }
+        let supervisor = match &bus {
+            Bus::OfUser { user, .. } => Supervisor::SystemdOfUser(*user),
+            Bus::System(_) | Bus::Peer(_) => Supervisor::Systemd,
+        };
+        let (known, has_reported) = (BTreeMap::new(), false);
+        Self { bus, supervisor, declared, tracked, reporter, known, has_reported }
     }
 
     /// Runs until the loop has ended.
@@ -66,7 +72,7 @@ impl SystemdWatch {
             Ok(runtime) => runtime.block_on(self.watch()),
             Err(error) => {
                 let why = format!("cannot query systemd: starting a runtime failed: {error}");
-                self.reporter.doubt(Supervisor::Systemd, &why);
+                self.reporter.doubt(self.supervisor, &why);
             }
         }
     }
@@ -76,12 +82,14 @@ impl SystemdWatch {
         let declared = self.declared.borrow_and_update();
         let unit = |entry: &DeclaredRestart| match &entry.matches {
             RestartMatch::Unit(name) => Some((Arc::clone(name), entry.clone())),
-            RestartMatch::Container(_) | RestartMatch::Label(..) => None,
+            RestartMatch::Container(_) | RestartMatch::Label(..) | RestartMatch::UnitOfUser(..) => {
+                None
+            }
         };
         declared.iter().filter_map(unit).collect()
     }
 
-    async fn watch(&mut self) {
+    pub(super) async fn watch(&mut self) {
         loop {
             let is_idle = self.units().is_empty();
             if is_idle {
@@ -104,7 +112,7 @@ impl SystemdWatch {
             // Without such units systemd is not needed.
             if !is_idle {
                 self.has_reported = true;
-                self.reporter.doubt(Supervisor::Systemd, &why);
+                self.reporter.doubt(self.supervisor, &why);
             }
             let rest = if is_idle { IDLE } else { EVERY };
             if timeout(rest, self.declared.changed()).await.is_ok_and(|changed| changed.is_err()) {
@@ -117,7 +125,7 @@ impl SystemdWatch {
     fn report_none(&mut self) {
         if std::mem::take(&mut self.has_reported) {
             let read_at = (self.reporter.clock)().uptime;
-            self.reporter.report(Supervisor::Systemd, read_at, (Vec::new(), Vec::new()));
+            self.reporter.report(self.supervisor, read_at, (Vec::new(), Vec::new()));
         }
     }
 
@@ -162,7 +170,7 @@ impl SystemdWatch {
             }
             services.read_output().await;
             let read_at = (self.reporter.clock)().uptime;
-            let (supervisor, ended) = (Supervisor::Systemd, services.ended());
+            let (supervisor, ended) = (self.supervisor, services.ended());
             let is_idle = units.is_empty();
             let is_news = !is_idle || !ended.is_empty() || was_ended || self.has_reported;
             (was_ended, self.has_reported) = (!ended.is_empty(), !is_idle);
@@ -224,7 +232,8 @@ impl SystemdWatch {
         if is_known || !known.was_watched {
             return;
         }
-        known.output = Some((Arc::clone(&end.mark), output(name, &end).await));
+        known.output =
+            Some((Arc::clone(&end.mark), output(name, self.supervisor.user(), &end).await));
     }
 
     fn seen(
@@ -254,17 +263,21 @@ impl SystemdWatch {
             WorkloadState::Fresh | WorkloadState::Between { .. } => {}
         }
         let restart = property("Restart");
+        let (of_user, systemctl) = match self.supervisor.user() {
+            Some(user) => (format!(" of user {user}"), "as that user, `systemctl --user"),
+            None => (String::new(), "`systemctl"),
+        };
         let obstacle = match property("LoadState").as_str() {
             "loaded" if restart.is_empty() || restart == "no" => None,
             "loaded" => Some(format!(
                 "systemd starts it again itself (Restart={restart}), whether or not there is \
-                 memory: `systemctl edit {name}`, with Restart=no below [Service]"
+                 memory: {systemctl} edit {name}`, with Restart=no below [Service]"
             )),
             other => Some(format!("systemd cannot load this unit ({other})")),
         };
         DeferredRestart {
             target: Workload {
-                supervisor: Supervisor::Systemd,
+                supervisor: self.supervisor,
                 name: Arc::clone(name),
                 id: Arc::clone(name),
             },
@@ -272,7 +285,7 @@ impl SystemdWatch {
             need: entry.need.clone(),
             limits: entry.limits.clone(),
             mode: entry.mode,
-            found_by: format!("restarts: unit {name}").into(),
+            found_by: format!("restarts: unit {name}{of_user}").into(),
             obstacle: obstacle.map(Arc::from),
         }
     }

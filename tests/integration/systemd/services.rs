@@ -21,6 +21,7 @@ fn watch(bus: Bus, folder: &tempfile::TempDir) -> DeferredWatch {
     let setup = DeferredSetup {
         docker: "/nonexistent/docker.sock".into(),
         systemd: bus,
+        user_folders: folder.path().join("users"),
         adopted: folder.path().join("adopted.json"),
         declared: Vec::new(),
         clock,

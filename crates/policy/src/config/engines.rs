@@ -117,7 +117,7 @@ fn keys(
 }
 
 /// A number, or a name as in `/etc/passwd`.
-fn user(text: &str) -> Result<EngineUser, String> {
+pub(super) fn user(text: &str) -> Result<EngineUser, String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     // The last number means that nothing is to be changed.
     let id = text.parse().ok().filter(|id| *id < u32::MAX);

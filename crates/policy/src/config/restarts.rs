@@ -7,16 +7,18 @@ use std::time::Duration;
 use glob::Pattern;
 
 use super::decode::{self, Advice, Findings, Table, each, list, value};
+use super::engines;
 use super::guard_rails::at_most;
 use super::measure::size_bytes;
 use super::yaml::Node;
 use crate::model::{DeclaredRestart, Mode, RestartLimits, RestartMatch, StartNeed, pool_names};
 use crate::policy::guard::AtMost;
 
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "container",
     "label",
     "unit",
+    "user",
     "need",
     "contiguous",
     "host_need",
@@ -53,10 +55,16 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<Decla
     }
     let found = each(entries, findings, entry)?;
     for (index, (one, node)) in found.iter().zip(entries).enumerate() {
-        if found[..index].iter().any(|earlier| earlier.matches == one.matches) {
+        let earlier = &found[..index];
+        let unit = one.matches.unit();
+        if earlier.iter().any(|earlier| earlier.matches == one.matches) {
             findings
                 .add(node.span.clone(), "an entry before this one means the same")
                 .hint("the first one decides: remove one of the two");
+        } else if unit.is_some() && earlier.iter().any(|earlier| earlier.matches.unit() == unit) {
+            findings
+                .add(node.span.clone(), "an entry before this one has a unit of the same name")
+                .hint("each deferred restart has a name of its own: rename one of the two units");
         }
     }
     Some(found)
@@ -100,9 +108,22 @@ fn matches(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RestartMatc
             .hint("write an entry for each");
         return None;
     }
+    let user = table.value_optional("user", engines::user, findings)?;
+    if let (Some(node), false) = (table.get("user"), key == "unit") {
+        findings
+            .add(
+                node.span.clone(),
+                format!("user says whose systemd has the unit, and {key} is none"),
+            )
+            .hint("remove user, or write unit: vllm.service");
+        return None;
+    }
     match key {
         "container" => value(node, key, glob, findings).map(RestartMatch::Container),
-        "unit" => value(node, key, unit, findings).map(RestartMatch::Unit),
+        "unit" => value(node, key, unit, findings).map(|name| match user {
+            Some(user) => RestartMatch::UnitOfUser(user, name),
+            None => RestartMatch::Unit(name),
+        }),
         _ => value(node, key, label, findings).map(|(key, glob)| RestartMatch::Label(key, glob)),
     }
 }
@@ -209,6 +230,7 @@ mod tests {
     use super::*;
     use crate::config::mistake::SourceText;
     use crate::config::settings::parse_settings;
+    use crate::model::EngineUser;
 
     fn read(text: &str) -> Vec<DeclaredRestart> {
         parse_settings(&SourceText::new("f", text)).unwrap().restarts.unwrap()
@@ -220,7 +242,7 @@ mod tests {
             "restarts:\n- {container: vllm-*, need: 90GiB, contiguous: 6GiB}\n- unit: \
              vllm.service\n  mode: enforce\n  back_off: {first: 1s, most: 2m}\n  at_most: {times: \
              3, per: 30m}\n  give_up_after: 2\n  healthy_after: 1m\n  ready_within: 5m\n- {label: \
-             app=llm*}\n",
+             app=llm*}\n- {unit: llm.service, user: amal}\n- {unit: other.service, user: 1000}\n",
         );
         assert_eq!(all[0].matches, RestartMatch::Container("vllm-*".into()));
         assert_eq!(
@@ -241,6 +263,10 @@ mod tests {
         };
         assert_eq!(all[1].limits, limits);
         assert_eq!(all[2].matches, RestartMatch::Label("app".into(), "llm*".into()));
+        let amals = RestartMatch::UnitOfUser(EngineUser::Name("amal".into()), "llm.service".into());
+        assert_eq!(all[3].matches, amals);
+        let of_number = RestartMatch::UnitOfUser(EngineUser::Id(1000), "other.service".into());
+        assert_eq!(all[4].matches, of_number);
     }
 
     #[test]
@@ -271,6 +297,13 @@ mod tests {
             ("restarts: [{container: a, mode: on}]", "mode cannot be \"on\""),
             ("restarts: [{container: a}, {container: a}]", "an entry before this one means the"),
             ("restarts: {container: a}", "restarts must be a list"),
+            ("restarts: [{container: a, user: b}]", "1:33 user says whose systemd has the unit"),
+            ("restarts: [{unit: a.service, user: 'a b'}]", "1:36 user: \"a b\" is no user"),
+            ("restarts: [{user: amal}]", "1:13 an entry of restarts does not say what is started"),
+            (
+                "restarts: [{unit: a.service}, {unit: a.service, user: b}]",
+                "an entry before this one has a unit of the same name",
+            ),
         ] {
             let error = parse_settings(&SourceText::new("f", text)).expect_err(text);
             let mistakes = error.0.iter().map(|mistake| {

@@ -69,7 +69,7 @@ pub struct UserUnit {
     pub name: Arc<str>,
 }
 
-/// The user whose processes may be sent the keys of an engine.
+/// A user in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineUser {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::{EngineSeen, GateRequest, Mode, Moment, StartNeed};
+use super::{EngineSeen, EngineUser, GateRequest, Mode, Moment, StartNeed};
 
 /// The server that runs a container or a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub enum Supervisor {
     Systemd,
     /// A user's own Docker or Podman (rootless). It reports ends, and restarts nothing for us.
     DockerOfUser(u32),
-    /// The systemd of a user (`systemctl --user`), which is not queried.
+    /// The systemd of a user (`systemctl --user`). It restarts units that the configuration names.
     SystemdOfUser(u32),
     /// The container runtime of Kubernetes (CRI). It reports ends; a kubelet starts its containers
     /// again, whatever is done here.
@@ -30,7 +30,7 @@ pub enum Supervisor {
 }
 
 impl Supervisor {
-    /// Those that restart workloads for us.
+    /// Those of the system that restart workloads for us.
     pub const ALL: [Self; 2] = [Self::Docker, Self::Systemd];
 
     /// The name for people.
@@ -292,8 +292,20 @@ pub enum RestartMatch {
     Container(Arc<str>),
     /// Containers with that label, whose value is a glob.
     Label(Arc<str>, Arc<str>),
-    /// The unit of that name.
+    /// The system's unit of that name.
     Unit(Arc<str>),
+    /// The unit of that name in a user's own systemd (`systemctl --user`).
+    UnitOfUser(EngineUser, Arc<str>),
+}
+
+impl RestartMatch {
+    /// The name of the unit, if it selects one.
+    pub const fn unit(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Unit(name) | Self::UnitOfUser(_, name) => Some(name),
+            Self::Container(_) | Self::Label(..) => None,
+        }
+    }
 }
 
 /// A target as its supervisor reported it last.

@@ -33,6 +33,7 @@ impl World {
         let watch = DeferredWatch::start(DeferredSetup {
             docker: docker.socket.clone(),
             systemd: Bus::Peer(folder.path().join("none")),
+            user_folders: folder.path().join("users"),
             adopted: folder.path().join("adopted.json"),
             declared: Vec::new(),
             clock,

@@ -174,7 +174,10 @@ impl Traits {
         let is_in_pod = held.supervisor == Supervisor::Cri;
         let (units, containers) = match held.supervisor {
             Supervisor::Docker | Supervisor::DockerOfUser(_) => (Vec::new(), vec![name, id]),
-            Supervisor::Systemd | Supervisor::SystemdOfUser(_) => (vec![name], Vec::new()),
+            Supervisor::Systemd => (vec![name], Vec::new()),
+            Supervisor::SystemdOfUser(user) => {
+                (vec![name, format!("user@{user}.service")], Vec::new())
+            }
             Supervisor::Cri => (Vec::new(), vec![name, id]),
         };
         Self {

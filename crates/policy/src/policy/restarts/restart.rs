@@ -371,11 +371,17 @@ impl Restart {
                     Supervisor::Docker | Supervisor::DockerOfUser(_) | Supervisor::Cri => {
                         "it has never been started".into()
                     }
-                    Supervisor::Systemd | Supervisor::SystemdOfUser(_) => {
+                    Supervisor::Systemd => {
                         "systemd knows of no start of it: it forgets one that has ended well and \
                          that no target wants, unless umawarden runs"
                             .into()
                     }
+                    Supervisor::SystemdOfUser(_) => format!(
+                        "its user's systemd knows of no start of it, or has forgotten that it \
+                         ended well: `systemctl --user enable {}` prevents that",
+                        self.seen.target.name
+                    )
+                    .into(),
                 };
                 self.set_state(RestartState::Stopped, reason, context.at, events)
             }

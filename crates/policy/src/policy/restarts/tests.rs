@@ -3,6 +3,7 @@
 mod for_start;
 mod gang;
 mod memory;
+mod of_user;
 mod watched;
 mod world;
 

@@ -180,6 +180,20 @@ fn a_pod_is_protected_by_its_namespace_and_its_labels() {
 }
 
 #[test]
+fn a_unit_of_a_user_is_protected_by_its_name_or_with_the_users_systemd() {
+    let held = |user| Target::held(Supervisor::SystemdOfUser(user), "vllm.service", "vllm.service");
+    let units = |name| Protected { units: globs(&[name]), ..Protected::default() };
+    for (name, of_7, of_8) in [
+        ("vllm.service", true, true),
+        ("user@7.service", true, false),
+        ("other.service", false, false),
+    ] {
+        let protects = |user| units(name).protects(&held(user), &labels(&[]));
+        assert_eq!((protects(7), protects(8)), (of_7, of_8), "{name}");
+    }
+}
+
+#[test]
 fn a_pod_that_no_runtime_confirms_may_be_in_any_namespace() {
     let usual = Protected::usual();
     let unproven = EngineTarget { pod: None, ..in_pod("llm", None) };

@@ -35,11 +35,11 @@ impl Restart {
         let mode = self.mode(context.mode, context.guard);
         let action = match self.supervisor() {
             Supervisor::Docker => Action::StartContainer { ended: Arc::clone(&end.mark) },
-            Supervisor::Systemd => Action::StartUnit { ended: Arc::clone(&end.mark) },
-            // They restart nothing for us.
-            Supervisor::DockerOfUser(_) | Supervisor::SystemdOfUser(_) | Supervisor::Cri => {
-                return false;
+            Supervisor::Systemd | Supervisor::SystemdOfUser(_) => {
+                Action::StartUnit { ended: Arc::clone(&end.mark) }
             }
+            // They restart nothing for us.
+            Supervisor::DockerOfUser(_) | Supervisor::Cri => return false,
         };
         let target = Target::Workload(Box::new(self.seen.target.clone()));
         let ruling = self.rule_on(&end, mode, occupant, (&action, &target), context);
@@ -99,8 +99,9 @@ impl Restart {
             return StartRuling::hold(HoldReason::Stopped, text);
         }
         // A stopped unit may end with 0, and so may one that gives up.
-        let looks_requested = end.looks_requested()
-            || self.supervisor() == Supervisor::Systemd && end.exit_code == Some(0);
+        let is_unit =
+            matches!(self.supervisor(), Supervisor::Systemd | Supervisor::SystemdOfUser(_));
+        let looks_requested = end.looks_requested() || is_unit && end.exit_code == Some(0);
         if end.requested == Requested::Unknown && looks_requested && !is_before_boot(end, at) {
             let why = match end.are_stops_silent {
                 true => "Podman does not report stops",
