@@ -2,13 +2,22 @@
 //! a mount namespace of its own, isolated from this machine.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use umawarden::actions::{Executor as _, StartExecutor};
+use umawarden::model::{
+    Action, DecisionRecord, DeclaredRestart, DeferredRestart, EngineUser, Moment, Observation,
+    OutcomeResult, Requested, RestartLimits, RestartMatch, StartNeed, Supervisor, Target,
+    WorkloadState,
+};
+use umawarden::sources::deferred::{DeferredSetup, DeferredWatch};
+use umawarden::supervisors::systemd::Bus;
 
 use super::enabled;
 use crate::daemon::{Daemon, binary, history, of_kind};
@@ -24,6 +33,9 @@ const BEGIN: &str = "for tree in /sys/fs/cgroup/systemd /sys/fs/cgroup/unified /
 const ENGINE: &str = "#!/bin/sh\necho process $$ starts\ntrap 'echo CUDA out of memory; exit 3' USR1\n\
     while :; do sleep 0.05; done\n";
 
+/// The folder of its user, root, for the time of the session.
+const RUN: &str = "users/0";
+
 struct Systemd {
     child: Child,
     folder: tempfile::TempDir,
@@ -37,13 +49,13 @@ impl Systemd {
         let group = format!("umawarden-test-{}.slice", std::process::id());
         let path = |below: &str| folder.path().join(below);
         fs::create_dir(path("units")).unwrap();
-        fs::create_dir(path("run")).unwrap();
+        fs::create_dir_all(path(RUN)).unwrap();
         fs::write(path("engine"), ENGINE).unwrap();
         for target in ["default", "basic", "shutdown", "sockets", "exit"] {
             let unit = "[Unit]\nDefaultDependencies=no\n";
             fs::write(path("units").join(format!("{target}.target")), unit).unwrap();
         }
-        let bus = path("run").join("bus").display().to_string();
+        let bus = path(RUN).join("bus").display().to_string();
         let engine = path("engine").display().to_string();
         let again = format!("ExecStart=/bin/sh {engine}\nRestart=always\n");
         for (name, text) in [
@@ -57,9 +69,14 @@ impl Systemd {
             ("bare.service", format!("[Service]\nExecStart=/bin/sh {engine}\n")),
             ("again.service", format!("[Service]\n{again}")),
             ("held.service", format!("[Service]\nExecStart=/bin/sh {engine}\n")),
+            ("wanted.service", format!("[Service]\nExecStart=/bin/sh {engine}\n")),
         ] {
             fs::write(path("units").join(name), text).unwrap();
         }
+        // As `systemctl enable` does: systemd remembers how it ends.
+        let wants = path("units").join("default.target.wants");
+        fs::create_dir(&wants).unwrap();
+        symlink("../wanted.service", wants.join("wanted.service")).unwrap();
         let log = fs::File::create(path("log")).unwrap();
         let mut command = Command::new("unshare");
         command.args(["--mount", "/bin/sh", "-c", BEGIN]).env("GROUP", &group);
@@ -120,16 +137,16 @@ impl Systemd {
             .arg(format!("--storage.path={}", self.path("data").display()))
             .env(
                 "DBUS_SYSTEM_BUS_ADDRESS",
-                format!("unix:path={}", self.path("run/bus").display()),
+                format!("unix:path={}", self.path(RUN).join("bus").display()),
             );
         Daemon::from_command(&mut command)
     }
 }
 
 fn set(command: &mut Command, folder: &Path) {
-    let bus = format!("unix:path={}", folder.join("run/bus").display());
+    let bus = format!("unix:path={}", folder.join(RUN).join("bus").display());
     command
-        .env("XDG_RUNTIME_DIR", folder.join("run"))
+        .env("XDG_RUNTIME_DIR", folder.join(RUN))
         .env("SYSTEMD_UNIT_PATH", folder.join("units"))
         .env("DBUS_SESSION_BUS_ADDRESS", bus)
         .env("HOME", folder);
@@ -138,7 +155,8 @@ fn set(command: &mut Command, folder: &Path) {
 impl Drop for Systemd {
     fn drop(&mut self) {
         // They may be stopped already.
-        let _ = self.ctl(&["stop", "bare", "again", "held", "dbus.service", "dbus.socket"]);
+        let _ =
+            self.ctl(&["stop", "bare", "again", "held", "wanted", "dbus.service", "dbus.socket"]);
         let journald = fs::read_to_string(self.path("journald")).unwrap_or_default();
         let systemd = i32::try_from(self.child.id()).unwrap();
         for pid in [journald.trim().parse().unwrap_or(systemd), systemd] {
@@ -227,4 +245,79 @@ fn real_services_are_reported_with_their_exit_codes_and_a_deferred_one_is_restar
         std::thread::sleep(Duration::from_millis(100));
     }
     daemon.terminate();
+}
+
+fn clock() -> Moment {
+    Moment { uptime: crate::engines::live::uptime(), utc: Timestamp::now() }
+}
+
+/// Waits until the unit of that user is in such a state.
+fn until(watch: &DeferredWatch, what: &str, is_so: fn(&WorkloadState) -> bool) -> DeferredRestart {
+    let began = Instant::now();
+    let mut all = Vec::new();
+    loop {
+        watch.take(&mut all);
+        for observation in &all {
+            let Observation::Restarts(readings) = observation else { continue };
+            if readings.supervisor == Supervisor::SystemdOfUser(0)
+                && let Some(seen) = readings.deferred.first()
+                && is_so(&seen.state)
+            {
+                return seen.clone();
+            }
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{what}: {all:#?}");
+        all.clear();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_unit_of_a_real_users_systemd_is_reported_and_started_at_its_private_socket() {
+    if !enabled() {
+        return;
+    }
+    let systemd = Systemd::start();
+    assert!(systemd.ctl(&["start", "wanted"]).0);
+    let root = EngineUser::Name("root".into());
+    let declared = DeclaredRestart {
+        matches: RestartMatch::UnitOfUser(root, "wanted.service".into()),
+        need: StartNeed::default(),
+        limits: RestartLimits::default(),
+        mode: None,
+    };
+    let (none, user_folders) = (systemd.path("none"), systemd.path("users"));
+    let watch = DeferredWatch::start(DeferredSetup {
+        docker: none.clone(),
+        systemd: Bus::Peer(none.clone()),
+        user_folders: user_folders.clone(),
+        adopted: none.clone(),
+        declared: vec![declared],
+        clock,
+    });
+    let watch = watch.unwrap();
+    let is_running = |state: &WorkloadState| matches!(state, WorkloadState::Running { .. });
+    until(&watch, "it runs", is_running);
+    systemd.kill("wanted.service", Signal::USR1);
+    let has_ended = |state: &WorkloadState| matches!(state, WorkloadState::Ended(_));
+    let seen = until(&watch, "it has ended", has_ended);
+    let WorkloadState::Ended(end) = &seen.state else { panic!() };
+    assert_eq!((end.exit_code, end.requested), (Some(3), Requested::No));
+    let action = Action::StartUnit { ended: end.mark.clone() };
+    let target = Target::Workload(Box::new(seen.target.clone()));
+    let decision = DecisionRecord { target, ..crate::actions::decision(action) };
+    let mut executor =
+        StartExecutor { docker: none.clone(), systemd: Bus::Peer(none), user_folders };
+    let performed = executor.execute(&crate::actions::act(decision));
+    assert_eq!(performed.result, OutcomeResult::Done);
+    until(&watch, "it runs again", is_running);
+    assert_ne!(systemd.pid("wanted.service"), 0);
+    // A stop on request is known as such.
+    assert!(systemd.ctl(&["stop", "wanted"]).0);
+    let seen = until(
+        &watch,
+        "it was stopped",
+        |state| matches!(state, WorkloadState::Ended(end) if end.requested == Requested::Yes),
+    );
+    assert_eq!(seen.obstacle, None);
 }
