@@ -4,11 +4,21 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
 /// Equal on all architectures of this program (include/uapi/asm-generic).
 const SYS_CACHESTAT: libc::c_long = 451;
 
 /// The most ranges of a call (UIO_MAXIOV).
 pub const MOST_RANGES: usize = 1024;
+
+/// A file is mapped in parts of this size to count its pages: one byte of the answer for each.
+const COUNTED_BYTES: u64 = 16 << 20;
+
+/// So far behind the end of a file, no page of it is cached.
+const FAR_BEHIND_BYTES: u64 = 1 << 30;
 
 /// The cache of a range of a file, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +65,54 @@ pub fn cachestat(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<C
     if answer == 0 { Ok(pages) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Counts the cached pages of `length` bytes from `offset` on through a mapping, by mincore(2); a
+/// length of 0 is up to the file's end. Files of overlayfs have no pages of their own: cachestat(2)
+/// finds none, and a mapping leads to the file below. Dirty and evicted pages remain unknown.
+///
+/// # Errors
+///
+/// EPERM if the file is neither this user's nor writable.
+pub fn count_cached(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<CachedPages> {
+    let page_size = procfs::page_size();
+    let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
+    let end = if length == 0 { size } else { size.min(offset.saturating_add(length)) };
+    let (mut at, mut pages, mut cached) = (offset - offset % page_size, 0, 0);
+    while at < end {
+        let bytes = (end - at).min(COUNTED_BYTES);
+        pages += bytes.div_ceil(page_size);
+        cached += mincore(file, at, bytes)?;
+        at += bytes;
+    }
+    // Without the right to know, every page is said to be cached.
+    if cached > 0 && cached == pages {
+        let behind = size.next_multiple_of(page_size).saturating_add(FAR_BEHIND_BYTES);
+        if mincore(file, behind, page_size)? > 0 {
+            return Err(Errno::PERM.into());
+        }
+    }
+    Ok(CachedPages { cached, ..CachedPages::default() })
+}
+
+/// The cached pages of a part of a file, which begins on a page.
+fn mincore(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<u64> {
+    let length = usize::try_from(bytes).map_err(io::Error::other)?;
+    let pages = bytes.div_ceil(procfs::page_size());
+    let mut found = vec![0_u8; usize::try_from(pages).map_err(io::Error::other)?];
+    let (access, flags) = (ProtFlags::empty(), MapFlags::SHARED);
+    // SAFETY: a new mapping at any address, which allows no access.
+    let mapped = unsafe { mmap(std::ptr::null_mut(), length, access, flags, file, offset) }?;
+    // SAFETY: mapped above; the kernel writes one byte for each page before it returns.
+    let answer = unsafe { libc::mincore(mapped, length, found.as_mut_ptr()) };
+    let failed = io::Error::last_os_error();
+    // SAFETY: mapped above, and nothing refers to it.
+    unsafe { munmap(mapped, length) }?;
+    if answer != 0 {
+        return Err(failed);
+    }
+    // The other bits are reserved.
+    Ok(found.iter().map(|page| u64::from(page & 1)).sum())
+}
+
 /// Evicts the pages of address ranges of another process. Returns the bytes of the processed
 /// ranges. Pages that another process maps and dirty file pages stay. Memory contents do not
 /// change: evicted pages return from their file.
@@ -93,7 +151,6 @@ pub fn page_out(process: BorrowedFd<'_>, ranges: &[Range<u64>]) -> io::Result<u6
 pub fn reclaim_by_mapping(file: &std::fs::File) -> io::Result<()> {
     use std::os::fd::AsFd as _;
 
-    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
     let length = usize::try_from(file.metadata()?.len()).unwrap();
@@ -112,10 +169,13 @@ pub fn reclaim_by_mapping(file: &std::fs::File) -> io::Result<()> {
 mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::fd::AsFd as _;
+    use std::os::unix::fs::FileExt as _;
 
     use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
     use super::*;
+
+    const MIB: u64 = 1 << 20;
 
     #[test]
     fn newly_written_pages_are_cached_and_dirty() {
@@ -129,6 +189,27 @@ mod tests {
         assert!(pages.dirty + pages.writeback <= pages.cached);
         assert_eq!(cachestat(file.as_fd(), 1 << 20, 0).unwrap(), CachedPages::default());
         file.read_exact(&mut [0; 1]).unwrap_err();
+    }
+
+    #[test]
+    fn both_ways_count_the_same_pages() {
+        let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let bytes = usize::try_from(COUNTED_BYTES + MIB + 1).unwrap();
+        file.write_all(&vec![7; bytes]).unwrap();
+        file.sync_all().unwrap();
+        if let Err(error) = cachestat(file.as_fd(), 0, 0) {
+            return eprintln!("skipped: no cachestat here: {error}");
+        }
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        file.read_exact_at(&mut [0; 1], 8 * MIB).unwrap();
+        for (offset, length) in [(0, 0), (0, 4 * MIB), (4 * MIB, 8 * MIB), (16 * MIB, 0), (MIB, 1)]
+        {
+            let exact = cachestat(file.as_fd(), offset, length).unwrap().cached;
+            let counted = count_cached(file.as_fd(), offset, length).unwrap().cached;
+            assert_eq!(counted, exact, "{length} bytes from {offset}");
+        }
+        assert!(count_cached(file.as_fd(), 0, 0).unwrap().cached > 0);
+        assert_eq!(count_cached(file.as_fd(), 1 << 40, 0).unwrap(), CachedPages::default());
     }
 
     #[test]

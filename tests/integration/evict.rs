@@ -166,6 +166,10 @@ impl Bench {
         Self { folder, evictor, executor, next: 1, floor_bytes: u64::MAX }
     }
 
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     fn execute(&mut self, decision: &DecisionRecord) -> OutcomeResult {
         self.executor.execute(&crate::actions::act(decision.clone())).result
     }

@@ -35,6 +35,9 @@ const MATCHING: MatchOptions = MatchOptions {
 /// tmpfs, ramfs and hugetlbfs: `linux/magic.h`.
 const IN_MEMORY_ALONE: [FsWord; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 
+/// Its files have no page cache of their own: `linux/magic.h`.
+const OVERLAYFS: FsWord = 0x794c_7630;
+
 /// The identity of a file, independent of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Identity {
@@ -57,6 +60,7 @@ pub(super) struct ModelFile {
     /// As the engine sees it; for order and for people.
     pub(super) path: PathBuf,
     length: Cell<u64>,
+    is_on_overlayfs: bool,
     slot: Slot,
 }
 
@@ -71,12 +75,13 @@ impl ModelFile {
         open_files: &OpenFiles,
     ) -> io::Result<Self> {
         let (file, stat) = open_named(named)?;
+        let is_on_overlayfs = fstatfs(&file)?.f_type == OVERLAYFS;
         let slot = match root {
             Some(root) => open_files.admit(file, Arc::clone(root)),
             None => open_files.pin(file)?,
         };
         let length = Cell::new(length_of(&stat));
-        Ok(Self { identity: Identity::from(&stat), path, length, slot })
+        Ok(Self { identity: Identity::from(&stat), path, length, is_on_overlayfs, slot })
     }
 
     /// Its length in bytes, as known without opening it again.
@@ -110,13 +115,13 @@ impl ModelFile {
 
     /// Its cached bytes.
     pub(super) fn cached_bytes(&self) -> io::Result<u64> {
-        let pages = self.with(|file| page_cache::cachestat(file, 0, 0))?;
+        let pages = self.pages(0, 0)?;
         Ok(pages.cached.saturating_mul(procfs::page_size()))
     }
 
     /// What of a chunk is cached, in bytes.
     pub(super) fn cached(&self, chunk: usize) -> io::Result<CachedPages> {
-        let pages = self.with(|file| page_cache::cachestat(file, offset(chunk), CHUNK_BYTES))?;
+        let pages = self.pages(offset(chunk), CHUNK_BYTES)?;
         let bytes = |pages: u64| pages.saturating_mul(procfs::page_size());
         Ok(CachedPages {
             cached: bytes(pages.cached),
@@ -124,6 +129,14 @@ impl ModelFile {
             writeback: bytes(pages.writeback),
             evicted: bytes(pages.evicted),
             recently_evicted: bytes(pages.recently_evicted),
+        })
+    }
+
+    /// On overlayfs no page counts as dirty: evicting one would begin to write it back.
+    fn pages(&self, offset: u64, length: u64) -> io::Result<CachedPages> {
+        self.with(|file| match self.is_on_overlayfs {
+            true => page_cache::count_cached(file, offset, length),
+            false => page_cache::cachestat(file, offset, length),
         })
     }
 

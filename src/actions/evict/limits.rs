@@ -20,7 +20,7 @@ pub(super) fn blind(error: &io::Error) -> String {
         Some(Errno::PERM | Errno::ACCESS) => "the files belong to another user: run as root",
         _ => "check the file system",
     };
-    format!("what is cached cannot be seen (cachestat: {error}: {why})")
+    format!("what is cached cannot be seen (cachestat, on overlayfs mincore: {error}: {why})")
 }
 
 /// Why mapped pages cannot be evicted.

@@ -1,11 +1,11 @@
 //! Evicts the page cache of a loading engine's model files, behind the readers.
 //!
-//! Files are examined in chunks (`ledger`): what is cached, by cachestat(2), and what of it has
-//! been read (`uses`), by the readers' page tables and file positions. What was read long enough
-//! ago is evicted: mapped pages by `process_madvise(MADV_PAGEOUT)`, all others by
-//! `posix_fadvise(POSIX_FADV_DONTNEED)`. Pages ahead of the readers, dirty pages and pages that
-//! another process maps stay; no other file is touched. Nothing has to be undone: a page that is
-//! used again comes back from its file.
+//! Files are examined in chunks (`ledger`): what is cached, by cachestat(2) or, on overlayfs, by
+//! mincore(2), and what of it has been read (`uses`), by the readers' page tables and file
+//! positions. What was read long enough ago is evicted: mapped pages by
+//! `process_madvise(MADV_PAGEOUT)`, all others by `posix_fadvise(POSIX_FADV_DONTNEED)`. Pages ahead
+//! of the readers, dirty pages and pages that another process maps stay; no other file is touched.
+//! Nothing has to be undone: a page that is used again comes back from its file.
 //!
 //! An eviction goes on in parallel with all other actions, until the engine no longer loads. Each
 //! load has a thread of its own, since a file system of somebody else may not answer. Such a load

@@ -23,6 +23,7 @@ mod leak;
 mod leased;
 mod mapped;
 mod oom;
+mod overlay;
 mod page;
 mod page_cache;
 mod podman;

@@ -9,7 +9,7 @@ use super::enabled;
 use crate::evict::{Bench, Reader, cached, until};
 
 /// The size of a shard in MiB: 16 pieces, of which nine show how the engine reads.
-const SHARD: u64 = 256;
+pub(super) const SHARD: u64 = 256;
 
 /// Two shards that nothing has cached, and a machine with free memory.
 fn prepared() -> Option<(Bench, [PathBuf; 2])> {
@@ -26,7 +26,7 @@ fn prepared() -> Option<(Bench, [PathBuf; 2])> {
 }
 
 /// Uses the first `used` of every 16 MiB up to an end, as slowly as rounds can follow.
-fn touches(engine: &mut Reader, to: u64, used: u64) {
+pub(super) fn touches(engine: &mut Reader, to: u64, used: u64) {
     for begin in (0..to).step_by(16) {
         engine.does(&format!("touch {begin} {}", begin + used));
         sleep(Duration::from_millis(40));

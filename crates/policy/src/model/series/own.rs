@@ -262,8 +262,8 @@ pub(super) const METRICS: &[Metric] = &[
         "uma_evicted_bytes_total",
         &["action"],
         "Bytes of model files that evict_checkpoint has evicted from the page cache. They are \
-         behind the reader of a loading engine, and are measured with cachestat(2) before and \
-         after.",
+         behind the reader of a loading engine, and are measured with cachestat(2), on overlayfs \
+         with mincore(2), before and after.",
     )
     .closed(&[("action", &["evict_checkpoint"])]),
     Metric::counter(
