@@ -20,19 +20,24 @@ mod options;
 mod policy;
 mod pool;
 mod reaction;
+mod read_limit;
 mod restore;
 #[expect(dead_code, reason = "the benchmark of the brake uses the rest")]
 mod served;
 mod table;
+mod volume;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
 use checkpoint::Checkpoint;
 use measure::Watch;
 use options::Options;
 use pool::Pool;
+use read_limit::ReadLimit;
 use table::{Run, Table};
+use volume::Volume;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -55,10 +60,37 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    restore::after(|| measure_all(&options))
+    restore::after(|| prepare(&options), || measure_all(&options))
+}
+
+/// The file system and the limit of a measurement; both are removed when dropped.
+struct Prepared {
+    _limit: Option<ReadLimit>,
+    _volume: Option<Volume>,
+}
+
+fn prepare(options: &Options) -> Result<Prepared, String> {
+    let mount = |filesystem| Volume::mount(filesystem, options.volume_bytes());
+    let volume = options.filesystem.map(mount).transpose()?;
+    let limit = |bytes| {
+        let directory = &options.directory;
+        let device = match &volume {
+            Some(volume) => volume.device(),
+            None => fs::create_dir_all(directory)
+                .and_then(|()| directory.metadata())
+                .map_err(|error| format!("{}: {error}", directory.display()))?
+                .dev(),
+        };
+        ReadLimit::set(device, bytes)
+    };
+    let limit = options.read_limit_bytes.map(limit).transpose()?;
+    Ok(Prepared { _limit: limit, _volume: volume })
 }
 
 fn measure_all(options: &Options) {
+    if options.read_limit_bytes.is_some() {
+        read_limit::enter().unwrap();
+    }
     let pool = Pool::take_over().unwrap();
     let _damon = damon::pause();
     if options.floods > 0 {

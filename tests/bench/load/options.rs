@@ -5,11 +5,19 @@ use std::path::PathBuf;
 
 use crate::arguments::{bytes, named, number};
 use crate::measure::memory_total_bytes;
+use crate::volume::Filesystem;
+
+/// What a small file system needs for its own data.
+const OWN_BYTES: u64 = 1 << 30;
 
 const HELP: &str = "\
 cargo bench --bench load -- [OPTIONS]      (as root)
 
   --directory DIR      where the checkpoint is made and kept [default: target/checkpoint]
+  --filesystem NAME    instead: ext4, xfs, btrfs or overlay (on ext4) is made for the checkpoint, in
+                       an image below a loop device in target/bench, and removed at the end
+  --read-limit BYTES   a slow disk: a control group of all processes of the benchmark limits what
+                       they read in a second from the disk of the checkpoint
   --loader NAME        mmap-kept, mmap-each, read, safetensors, slices, backward, random, threads,
                        direct, or plain, which only reads the bytes in order; may be repeated
                        [default: the first three]
@@ -137,6 +145,10 @@ impl fmt::Display for Policy {
 #[derive(Debug)]
 pub struct Options {
     pub directory: PathBuf,
+    /// The file system that is made for the checkpoint.
+    pub filesystem: Option<Filesystem>,
+    /// In a second.
+    pub read_limit_bytes: Option<u64>,
     pub loaders: Vec<Loader>,
     pub policies: Vec<Policy>,
     pub runs: usize,
@@ -161,6 +173,8 @@ impl Options {
         let total = memory_total_bytes();
         let mut options = Self {
             directory: PathBuf::from("target/checkpoint"),
+            filesystem: None,
+            read_limit_bytes: None,
             loaders: Vec::new(),
             policies: Vec::new(),
             runs: 3,
@@ -183,6 +197,14 @@ impl Options {
                 arguments.next().ok_or_else(|| format!("{option} needs a value\n{HELP}"))?;
             match option.as_str() {
                 "--directory" => options.directory = PathBuf::from(value),
+                "--filesystem" => {
+                    let filesystem = named(value, &Filesystem::ALL, Filesystem::name)?;
+                    options.directory = filesystem.directory();
+                    options.filesystem = Some(filesystem);
+                }
+                "--read-limit" => {
+                    options.read_limit_bytes = Some(number(option, value)? as u64);
+                }
                 "--python" => options.python = PathBuf::from(value),
                 "--loader" => options.loaders.push(named(value, &Loader::ALL, Loader::name)?),
                 "--policy" => options.policies.push(named(value, &Policy::ALL, Policy::name)?),
@@ -195,13 +217,23 @@ impl Options {
                 _ => return Err(format!("unknown option {option}\n{HELP}")),
             }
         }
-        if options.loaders.is_empty() {
-            options.loaders = vec![Loader::MmapKept, Loader::MmapEach, Loader::Read];
-        }
-        if options.policies.is_empty() {
-            let is_default = |policy: &Policy| *policy != Policy::UmawardenNoPrefetch;
-            options.policies = Policy::ALL.into_iter().filter(is_default).collect();
-        }
+        options.fill_in();
         Ok(Some(options))
+    }
+
+    fn fill_in(&mut self) {
+        if self.loaders.is_empty() {
+            self.loaders = vec![Loader::MmapKept, Loader::MmapEach, Loader::Read];
+        }
+        if self.policies.is_empty() {
+            let is_default = |policy: &Policy| *policy != Policy::UmawardenNoPrefetch;
+            self.policies = Policy::ALL.into_iter().filter(is_default).collect();
+        }
+    }
+
+    /// The size of a file system for all files of the measurement, and for its own data.
+    pub fn volume_bytes(&self) -> u64 {
+        let files = self.checkpoint_bytes + self.bystander_bytes + self.served_bytes;
+        files + files / 16 + OWN_BYTES
     }
 }

@@ -184,7 +184,8 @@ impl Drop for InForce {
 fn readahead_of(file: &Path) -> PathBuf {
     let device = file.metadata().unwrap().dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let device = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).unwrap();
+    let device = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"))
+        .expect("drop-loop-readahead wants a file system with a block device of its own");
     // A partition has its disk's queue.
     let queues = [device.join("queue"), device.parent().unwrap().join("queue")];
     let queue = queues.into_iter().find(|queue| queue.exists()).unwrap();

@@ -14,9 +14,9 @@ use crate::{damon, pool};
 /// Set in the measuring process, whose parent restores the settings.
 const HAS_RESTORING_PARENT: &str = "UMAWARDEN_BENCH_CHILD";
 
-/// Runs `measure` in a child process. However that ends, its process group is killed and the
-/// settings are restored; a signal to this process ends both.
-pub fn after(measure: impl FnOnce()) -> ExitCode {
+/// Runs `measure` in a child process. However that ends, its process group is killed, the result of
+/// `prepare` is dropped, and the settings are restored; a signal to this process ends both.
+pub fn after<T>(prepare: impl FnOnce() -> Result<T, String>, measure: impl FnOnce()) -> ExitCode {
     if std::env::var_os(HAS_RESTORING_PARENT).is_some() {
         measure();
         return ExitCode::SUCCESS;
@@ -26,7 +26,7 @@ pub fn after(measure: impl FnOnce()) -> ExitCode {
         .enable_all()
         .build()
         .unwrap()
-        .block_on(measured_elsewhere());
+        .block_on(measured_elsewhere(prepare));
     for (setting, value) in before {
         if fs::read_to_string(&setting).is_ok_and(|now| now != value) {
             eprintln!("{} restored to {}", setting.display(), value.trim());
@@ -36,10 +36,17 @@ pub fn after(measure: impl FnOnce()) -> ExitCode {
     ended
 }
 
-async fn measured_elsewhere() -> ExitCode {
+async fn measured_elsewhere<T>(prepare: impl FnOnce() -> Result<T, String>) -> ExitCode {
     let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let [mut interrupted, mut terminated, mut hung_up] = kinds.map(|kind| signal(kind).unwrap());
     let mut ended = signal(SignalKind::child()).unwrap();
+    let _prepared = match prepare() {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
     // A process group of its own: keys on the terminal reach this process alone.
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(std::env::args_os().skip(1)).env(HAS_RESTORING_PARENT, "1").process_group(0);
