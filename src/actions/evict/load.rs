@@ -10,7 +10,7 @@ use super::ledger::{ChunkId, ChunkSample, DueChunk, Ledger};
 use super::limits::{Limits, blind, unable};
 use super::prefetch::Prefetcher;
 use super::process::{TrackError, TrackedProcess};
-use super::required::{allocatable, floor, may_stay, must_go};
+use super::required::{allocatable, floor, limits_reads, may_stay, must_go};
 use super::shards::Succession;
 use super::uses::{FileUse, Reading, covered};
 use super::{EvictRequest, Mounts, Pulse};
@@ -151,6 +151,7 @@ impl Load {
         }
         let mut load = Self {
             floor_bytes: floor(&mounts.sysfs, request.floor_bytes, target),
+            prefetcher: Prefetcher::new(request.prefetch, limits_reads(&mounts.sysfs, target)),
             mounts,
             processes,
             patterns: Patterns::new(&target.model_files),
@@ -158,7 +159,6 @@ impl Load {
             uses: Vec::new(),
             ledger: Ledger::new(request.behind_bytes),
             limits: Limits::default(),
-            prefetcher: Prefetcher::new(request.prefetch),
             succession: Succession::default(),
             begun: Vec::new(),
             free_memory: FreeMemory::now,

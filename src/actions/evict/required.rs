@@ -60,12 +60,15 @@ pub(super) fn floor(sysfs: &Path, wanted: u64, target: &EngineTarget) -> u64 {
     if is_bounded { u64::MAX } else { wanted }
 }
 
+/// Whether a control group limits what the engine reads from disks. What is read ahead of it would
+/// not count there.
+pub(super) fn limits_reads(sysfs: &Path, target: &EngineTarget) -> bool {
+    target.cgroup.as_deref().is_some_and(|group| are_reads_limited(sysfs, group))
+}
+
 /// Whether a control group, or one above it, bounds memory: the kernel reclaims within the group as
 /// soon as that is full.
 fn is_bounded(sysfs: &Path, cgroup: &str) -> bool {
-    if !Target::is_cgroup_path(cgroup) {
-        return false;
-    }
     let root = sysfs.join("fs/cgroup");
     let memory = root.join("memory");
     let (root, limits) = if memory.is_dir() {
@@ -73,15 +76,41 @@ fn is_bounded(sysfs: &Path, cgroup: &str) -> bool {
     } else {
         (root, &["memory.max", "memory.high"][..])
     };
+    any_has(&root, cgroup, limits, is_limit)
+}
+
+fn are_reads_limited(sysfs: &Path, cgroup: &str) -> bool {
+    let root = sysfs.join("fs/cgroup");
+    let v1 = root.join("blkio");
+    if v1.is_dir() {
+        let limits = ["blkio.throttle.read_bps_device", "blkio.throttle.read_iops_device"];
+        // A device without a limit has no line.
+        any_has(&v1, cgroup, &limits, |text| !text.trim().is_empty())
+    } else {
+        any_has(&root, cgroup, &["io.max"], limits_reads_of_a_device)
+    }
+}
+
+/// Whether a file of a control group, or of one above it, is so.
+fn any_has(root: &Path, cgroup: &str, files: &[&str], is_so: impl Fn(String) -> bool) -> bool {
+    if !Target::is_cgroup_path(cgroup) {
+        return false;
+    }
     let mut group = Some(Path::new(cgroup.trim_start_matches('/')));
     while let Some(path) = group {
-        let bounds = |name| fs::read_to_string(root.join(path).join(name)).is_ok_and(is_limit);
-        if limits.iter().any(bounds) {
+        let has = |name| fs::read_to_string(root.join(path).join(name)).is_ok_and(&is_so);
+        if files.iter().any(has) {
             return true;
         }
         group = path.parent();
     }
     false
+}
+
+/// Of `io.max`: `259:0 rbps=104857600 wbps=max riops=max wiops=max`.
+fn limits_reads_of_a_device(text: String) -> bool {
+    let mut limits = text.split_ascii_whitespace().filter_map(|word| word.split_once('='));
+    limits.any(|(name, limit)| matches!(name, "rbps" | "riops") && limit != "max")
 }
 
 /// `max`, and on cgroup v1 the most whole pages that a signed word holds, are no limit.
@@ -159,6 +188,30 @@ mod tests {
             assert!(is_bounded(sysfs.path(), "/pods/one"), "{file}");
             assert!(!is_bounded(sysfs.path(), "/pod"), "{file}");
             assert!(!is_bounded(sysfs.path(), "/../pods"), "{file}");
+        }
+    }
+
+    #[test]
+    fn limits_of_reads_are_found_and_those_of_writes_are_not() {
+        for (controller, file, none, limited) in [
+            ("blkio/", "blkio.throttle.read_bps_device", "", "254:0 104857600\n"),
+            ("blkio/", "blkio.throttle.read_iops_device", "", "254:0 100\n"),
+            (
+                "",
+                "io.max",
+                "259:0 rbps=max wbps=1048576 riops=max wiops=max\n",
+                "8:0 rbps=max wbps=9 riops=max wiops=9\n259:0 rbps=1 wbps=max riops=max\n",
+            ),
+        ] {
+            let sysfs = tempfile::tempdir().unwrap();
+            let group = sysfs.path().join(format!("fs/cgroup/{controller}pods/one"));
+            fs::create_dir_all(&group).unwrap();
+            fs::write(group.join(file), none).unwrap();
+            let one = EngineTarget { cgroup: Some("/pods/one".into()), ..EngineTarget::default() };
+            assert!(!limits_reads(sysfs.path(), &one), "{file}");
+            fs::write(group.parent().unwrap().join(file), limited).unwrap();
+            assert!(limits_reads(sysfs.path(), &one), "{file}");
+            assert!(!limits_reads(sysfs.path(), &EngineTarget::default()), "{file}");
         }
     }
 }

@@ -281,15 +281,15 @@ fn limits(load: &Load) -> String {
 fn read_ahead(load: &Load) -> String {
     let AheadTally { read_bytes, unused_bytes } = load.prefetcher.tally();
     let why = load.prefetcher.ended.as_ref();
-    let ended = why.map(|why| format!(", and it was ended, since {why}")).unwrap_or_default();
-    match read_bytes {
-        0 if ended.is_empty() => String::new(),
-        _ => format!(
-            "; {} read ahead, {} of it not used{ended}",
-            bytes_text(read_bytes),
-            bytes_text(unused_bytes)
-        ),
+    if read_bytes == 0 {
+        return why.map(|why| format!("; nothing was read ahead, since {why}")).unwrap_or_default();
     }
+    let ended = why.map(|why| format!(", and it was ended, since {why}")).unwrap_or_default();
+    format!(
+        "; {} read ahead, {} of it not used{ended}",
+        bytes_text(read_bytes),
+        bytes_text(unused_bytes)
+    )
 }
 
 /// Says that no model file is known yet.
@@ -343,6 +343,7 @@ fn would_read_ahead(load: &Load) -> String {
     match load.to_come_bytes() {
         0 => String::new(),
         _ if load.prefetcher.is_off() || load.limits().sight.is_some() => String::new(),
+        _ if load.prefetcher.ended.is_some() => String::new(),
         bytes => format!("; would read ahead up to {}, once it reads forward", bytes_text(bytes)),
     }
 }

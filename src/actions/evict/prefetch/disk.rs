@@ -114,4 +114,31 @@ mod tests {
         fs::remove_file(&stat).unwrap();
         assert!(!disk.is_busy(folder.path(), file, Duration::from_secs(60), || 0));
     }
+
+    /// Recorded on Linux 6.18.44 (`/sys/dev/block/254:0/stat`) beside a compiler, while a control
+    /// group limited all reads of the engine and ahead of it to 100 MiB a second: the time in
+    /// hundredths of a second, sectors read and written, and MiB that were read ahead.
+    const LIMITED: [(u64, u64, u64, u64); 6] = [
+        (1_199, 607_446_610, 789_506_064, 64),
+        (1_306, 607_675_986, 789_506_104, 144),
+        (1_411, 607_893_170, 789_506_120, 272),
+        (1_523, 608_136_458, 789_905_616, 384),
+        (1_631, 608_407_114, 789_905_656, 512),
+        (1_742, 608_627_074, 789_905_672, 640),
+    ];
+
+    #[test]
+    fn a_slow_disk_is_busy_in_the_second_in_which_another_process_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = Identity { device: rustix::fs::makedev(254, 0), inode: 1 };
+        let stat = stat_of(folder.path(), file);
+        fs::create_dir_all(stat.parent().unwrap()).unwrap();
+        let mut disk = Disk::default();
+        let busy = LIMITED.map(|(hundredths, read, written, ahead)| {
+            fs::write(&stat, format!("1 0 {read} 1 1 0 {written} 1 0 1 1")).unwrap();
+            let at = Duration::from_millis(10 * hundredths);
+            disk.is_busy(folder.path(), file, at, || (306 + ahead) * MIB)
+        });
+        assert_eq!(busy, [false, false, false, true, false, false]);
+    }
 }

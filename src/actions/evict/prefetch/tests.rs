@@ -137,18 +137,26 @@ fn what_was_read_ahead_for_nothing_leaves_memory_at_the_end() {
 }
 
 #[test]
-fn nothing_is_read_ahead_where_it_is_off_or_unproven_or_the_cache_cannot_be_seen() {
-    let cases = [(Prefetch::Off, false), (Prefetch::Auto, false), (Prefetch::On, true)];
-    for (wanted, is_blind) in cases {
+fn nothing_is_read_ahead_where_it_is_off_or_unproven_or_limited_or_the_cache_cannot_be_seen() {
+    let cases = [
+        (Prefetch::Off, ""),
+        (Prefetch::Auto, ""),
+        (Prefetch::On, "blind"),
+        (Prefetch::On, "limited"),
+    ];
+    for (wanted, obstacle) in cases {
         let Some(mut world) = World::new(wanted) else { return };
-        if is_blind {
-            world.load.limits.sight = Some("an old kernel".to_owned());
+        match obstacle {
+            "blind" => world.load.limits.sight = Some("an old kernel".to_owned()),
+            "limited" => world.load.prefetcher = Prefetcher::new(wanted, true),
+            _ => {}
         }
         world.opens(0);
         world.reads_on(96);
         world.until(|world| world.load.rounds > 60);
-        assert_eq!(world.load.prefetcher.tally(), AheadTally::default(), "{wanted}");
-        assert_eq!(world.cached_of(1), 0, "{wanted}");
-        assert_eq!(world.load.prefetcher.ended.is_some(), is_blind);
+        assert_eq!(world.load.prefetcher.tally(), AheadTally::default(), "{wanted}, {obstacle}");
+        assert_eq!(world.cached_of(1), 0, "{wanted}, {obstacle}");
+        assert_eq!(world.load.prefetcher.ended.is_some(), !obstacle.is_empty());
     }
+    assert!(Prefetcher::new(Prefetch::Off, true).ended.is_none());
 }
