@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::limits::Limits;
 use super::load::{Load, LoadState, Round};
 use super::prefetch::AheadTally;
+use super::process::TrackedProcess;
 use super::shards::Succession;
 use super::{Control, EvictRequest, LEASED, Mounts, NotEvicted, Shared, keep, lock};
 use crate::actions::drop_caches;
@@ -63,6 +64,8 @@ struct Session {
     counted: (u64, u64),
     /// What was read ahead for it, of which the shared tally knows.
     counted_ahead: AheadTally,
+    /// Bytes that had been read ahead in vain when the engine was last seen to read.
+    unused_when_read: u64,
 }
 
 /// Tracks a load until it ends, and replies with the effect of the first pass. It ends as well once
@@ -126,9 +129,19 @@ impl Session {
         let round_at = (shared.uptime)();
         let (pace, reads, counted) = (SOONEST, None, (0, 0));
         let (target, control) = (request.target.clone(), Arc::clone(control));
-        let counted_ahead = AheadTally::default();
-        let mut session =
-            Self { load, target, control, ends_at, round_at, pace, reads, counted, counted_ahead };
+        let (counted_ahead, unused_when_read) = (AheadTally::default(), 0);
+        let mut session = Self {
+            load,
+            target,
+            control,
+            ends_at,
+            round_at,
+            pace,
+            reads,
+            counted,
+            counted_ahead,
+            unused_when_read,
+        };
         shared.begun.fetch_add(1, Ordering::Release);
         let ended = session.round(shared);
         let words = instead.into_iter().chain([session.effect(request.for_at_most)]);
@@ -167,6 +180,9 @@ impl Session {
         };
         self.counted = counted;
         self.count_ahead(shared);
+        if read_bytes > 0 {
+            self.unused_when_read = self.counted_ahead.unused_bytes;
+        }
         self.reads = reads(self.reads, now, read_bytes);
         let reads_for = self.reads.map(|(begun, _)| now.saturating_sub(begun));
         self.pace = pace(reads_for, since, read_bytes, self.load.spare_bytes());
@@ -208,10 +224,12 @@ impl Session {
     fn report_reading(&mut self, shared: &Shared) {
         let Some(server) = self.control.server() else { return };
         let AheadTally { read_bytes, unused_bytes } = self.load.prefetcher.tally();
+        // What was ahead of an engine that died says nothing about how it reads.
+        let has_died = !self.load.processes.iter().any(TrackedProcess::lives);
         let reading = LoadReading {
             order: self.load.succession.take_order(),
             prefetched_bytes: read_bytes,
-            unused_bytes,
+            unused_bytes: if has_died { self.unused_when_read } else { unused_bytes },
         };
         let engine = Arc::clone(&self.control.target.name);
         keep(&shared.readings, TrackedReading { engine, server: *server, reading });
