@@ -42,6 +42,11 @@ impl Supervisor {
         }
     }
 
+    /// Whether it is a systemd, that of the machine or of a user.
+    pub const fn is_systemd(&self) -> bool {
+        matches!(self, Self::Systemd | Self::SystemdOfUser(_))
+    }
+
     /// The word for what it runs.
     pub const fn thing(self) -> &'static str {
         match self {

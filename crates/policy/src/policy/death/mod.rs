@@ -356,8 +356,9 @@ fn is_failure(
 fn is_ended_by_hand(death: &Circumstances<'_>, killer: &Killer) -> bool {
     let Killer::Signal { signal, sender: None } = killer else { return false };
     let is_short = death.was_memory_short || death.memory.as_ref().is_some_and(is_memory_short);
+    let may_be_earlyoom = is_short && *signal == hits::SIGTERM;
     !death.is_supervised
-        && !(is_short && *signal == hits::SIGTERM)
+        && !may_be_earlyoom
         && hits::is_request(*signal)
         && death.exit.signal() == Some(*signal)
 }

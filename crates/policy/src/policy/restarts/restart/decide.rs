@@ -99,8 +99,7 @@ impl Restart {
             return StartRuling::hold(HoldReason::Stopped, text);
         }
         // A stopped unit may end with 0, and so may one that gives up.
-        let is_unit =
-            matches!(self.supervisor(), Supervisor::Systemd | Supervisor::SystemdOfUser(_));
+        let is_unit = self.supervisor().is_systemd();
         let looks_requested = end.looks_requested() || is_unit && end.exit_code == Some(0);
         if end.requested == Requested::Unknown && looks_requested && !is_before_boot(end, at) {
             let why = match end.are_stops_silent {
