@@ -49,7 +49,8 @@ const KEEPER_ASKS_WITHIN: Duration = Duration::from_millis(500);
 /// that waits for memory does not respond. It has the request by then.
 const KEEPER_KILLS_WITHIN: Duration = Duration::from_millis(150);
 
-/// The effect of a stop that failed after a signal was delivered: the processes may end by it later.
+/// The effect of a stop that failed after a signal was delivered: the processes may end by it
+/// later.
 const SIGNALLED: &str = "its processes were signalled";
 
 /// The executor of the brake's lane.

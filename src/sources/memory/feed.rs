@@ -81,7 +81,8 @@ impl Report {
         self.fail(why);
     }
 
-    /// Reports that this kernel does not have the files: the source is not down, but checked rarely.
+    /// Reports that this kernel does not have the files: the source is not down, but checked
+    /// rarely.
     pub(super) fn lacking(&mut self) {
         self.absent = true;
     }

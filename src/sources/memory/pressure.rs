@@ -22,8 +22,8 @@ pub(super) struct PressureReader {
     files: [KeptFile; RESOURCES.len()],
 }
 
-/// Whether the kernel reports memory pressure. With `psi=0` the file is absent, or each of its reads
-/// fails with EOPNOTSUPP.
+/// Whether the kernel reports memory pressure. With `psi=0` the file is absent, or each of its
+/// reads fails with EOPNOTSUPP.
 pub fn has_pressure(procfs: &Path) -> bool {
     let mut file = KeptFile::new(procfs.join("pressure/memory"));
     !matches!(file.read(), Err(Fault::Absent(_)))
