@@ -73,12 +73,12 @@ fn a_denial_outlives_a_crash_and_the_time_of_the_announcement() {
     let id = announced(&daemon)["decision"].to_string();
     let listed = node.order(&["approve", "list"]);
     assert!(listed.stdout.contains("unless it is denied"), "{listed:?}");
+    let unknown = node.order(&["deny", "987654"]);
+    assert!(unknown.code == 1 && unknown.stderr.contains(&id), "{unknown:?}");
     let denied = node.ordered(&["deny", &id, "--for", "1h", "--comment", "draining"]);
     assert_eq!((&denied["order"], &denied["comment"]), (&"deny".into(), &"draining".into()));
     let again = node.order(&["deny", &id]);
     assert!(again.code == 1 && again.stderr.contains("denied already"), "{again:?}");
-    let unknown = node.order(&["deny", "987654"]);
-    assert!(unknown.code == 1 && unknown.stderr.contains(&id), "{unknown:?}");
     let long = node.order(&["deny", &id, "--for", "30d"]);
     assert_ne!(long.code, 0, "{long:?}");
     daemon.kill();
