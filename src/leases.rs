@@ -36,14 +36,14 @@ const LOCK_TICK: Duration = Duration::from_millis(2);
 
 /// The ledger of a node.
 #[derive(Clone, Debug)]
-pub struct Ledger {
+pub struct LeaseLedger {
     folder: PathBuf,
     procfs: PathBuf,
     /// Its device number; `None` where there is none.
     procfs_device: Option<u64>,
 }
 
-impl Ledger {
+impl LeaseLedger {
     /// The ledger in that folder, whose holders are in that procfs. Does not open it yet.
     pub fn new(folder: &Path, procfs: &Path) -> Self {
         let procfs_device = fs::metadata(procfs.join("self")).ok().map(|about| about.dev());
@@ -247,14 +247,14 @@ mod tests {
         LeaseRequest::new(id.into(), id.into(), GateRequest::of(1 << 30))
     }
 
-    fn add(ledger: &Ledger, id: &str) -> Result<(), String> {
+    fn add(ledger: &LeaseLedger, id: &str) -> Result<(), String> {
         ledger.update(|book| book.request(Duration::ZERO, &request(id)))?
     }
 
     #[test]
     fn all_processes_see_one_book() {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::new(&folder.path().join("run"), Path::new("/proc"));
+        let ledger = LeaseLedger::new(&folder.path().join("run"), Path::new("/proc"));
         assert_eq!(ledger.read(), Ok(LeaseBook::default()));
         std::thread::scope(|scope| {
             for thread in 0..8 {
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn a_broken_ledger_is_moved_aside_and_a_locked_one_is_reported() {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::new(folder.path(), Path::new("/proc"));
+        let ledger = LeaseLedger::new(folder.path(), Path::new("/proc"));
         for broken in ["", "{", "[1]", "\0\0"] {
             fs::write(folder.path().join(LEDGER), broken).unwrap();
             assert!(ledger.read().is_err());
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_holder_is_known_by_pid_and_start() {
-        let ledger = Ledger::new(Path::new("/nonexistent"), Path::new("/proc"));
+        let ledger = LeaseLedger::new(Path::new("/nonexistent"), Path::new("/proc"));
         let own = ledger.own_process().unwrap();
         assert_eq!(own.process.pid, std::process::id());
         let parent = ledger.parent_process().unwrap();
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn a_holder_of_another_procfs_is_known_by_its_lock() {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::new(folder.path(), Path::new("/proc"));
+        let ledger = LeaseLedger::new(folder.path(), Path::new("/proc"));
         let own = ledger.own_process().unwrap();
         let other = LeaseHolder { procfs: own.procfs + 1, ..own };
         let held = ledger.hold(other).unwrap();

@@ -30,7 +30,7 @@ pub struct PauseFile {
 
 /// Identifies a state of the file without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct FileStamp {
     inode: u64,
     size: u64,
     changed: (i64, i64),
@@ -38,7 +38,7 @@ pub struct Stamp {
 
 /// The result of a check.
 #[derive(Debug)]
-pub enum FileState {
+pub enum PauseFileState {
     /// It does not exist.
     Absent,
     /// A file of any type.
@@ -47,11 +47,11 @@ pub enum FileState {
     Doubtful(io::Error),
 }
 
-impl FileState {
+impl PauseFileState {
     /// The identity of the state. `None` without one.
-    pub fn stamp(&self) -> Option<Stamp> {
+    pub fn stamp(&self) -> Option<FileStamp> {
         let Self::Present(metadata) = self else { return None };
-        Some(Stamp {
+        Some(FileStamp {
             inode: metadata.ino(),
             size: metadata.size(),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
@@ -61,7 +61,7 @@ impl FileState {
 
 /// The content of the file, all optional.
 #[derive(Default, Serialize, Deserialize)]
-struct Written {
+struct PauseContent {
     #[serde(default)]
     author: String,
     #[serde(default)]
@@ -82,11 +82,11 @@ impl PauseFile {
     }
 
     /// Checks whether it exists. A dangling link does.
-    pub fn check(&self) -> FileState {
+    pub fn check(&self) -> PauseFileState {
         match fs::symlink_metadata(&self.path) {
-            Ok(metadata) => FileState::Present(metadata),
-            Err(error) if is_absence(&error) => FileState::Absent,
-            Err(error) => FileState::Doubtful(error),
+            Ok(metadata) => PauseFileState::Present(metadata),
+            Err(error) if is_absence(&error) => PauseFileState::Absent,
+            Err(error) => PauseFileState::Doubtful(error),
         }
     }
 
@@ -97,11 +97,11 @@ impl PauseFile {
     }
 
     /// The pause that a check has found.
-    pub fn describe(&self, state: &FileState) -> Option<Pause> {
+    pub fn describe(&self, state: &PauseFileState) -> Option<Pause> {
         match state {
-            FileState::Absent => None,
-            FileState::Present(metadata) => Some(self.pause_of(metadata)),
-            FileState::Doubtful(error) => Some(Pause {
+            PauseFileState::Absent => None,
+            PauseFileState::Present(metadata) => Some(self.pause_of(metadata)),
+            PauseFileState::Doubtful(error) => Some(Pause {
                 author: "doubt".to_owned(),
                 comment: format!("cannot check {}: {error}", self.path.display()),
                 since: None,
@@ -110,7 +110,7 @@ impl PauseFile {
     }
 
     fn pause_of(&self, metadata: &Metadata) -> Pause {
-        let written = if metadata.is_file() { self.contents() } else { Written::default() };
+        let written = if metadata.is_file() { self.contents() } else { PauseContent::default() };
         let author = match written.author.as_str() {
             "" => format!("the owner of {}, uid {}", self.path.display(), metadata.uid()),
             author => cut(author),
@@ -120,14 +120,14 @@ impl PauseFile {
     }
 
     /// Content that is not a pause counts as empty.
-    fn contents(&self) -> Written {
+    fn contents(&self) -> PauseContent {
         let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened =
             OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(&self.path);
         let mut bytes = Vec::new();
         match opened.and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes)) {
             Ok(_) => serde_json::from_slice(&bytes).unwrap_or_default(),
-            Err(_) => Written::default(),
+            Err(_) => PauseContent::default(),
         }
     }
 
@@ -137,7 +137,7 @@ impl PauseFile {
     /// The folder is missing, or cannot be written.
     /// The folder is missing, or cannot be written.
     pub fn write(&self, pause: &Pause) -> io::Result<()> {
-        let written = Written {
+        let written = PauseContent {
             author: pause.author.clone(),
             comment: pause.comment.clone(),
             since: pause.since,

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::passwords::{PasswordCheck, Passwords};
-use super::tls::Names;
+use super::tls::CertificateNames;
 use super::{Principal, Rules};
 use crate::model::{Credential, RefusalReason, Role};
 
@@ -37,7 +37,7 @@ impl Requirement {
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct AccessRefusal {
     /// For metrics and the log.
     pub reason: RefusalReason,
     /// The reason, and what to do.
@@ -48,7 +48,7 @@ pub struct Refused {
     pub retry_after_seconds: Option<u64>,
 }
 
-impl Refused {
+impl AccessRefusal {
     pub(super) fn new(reason: RefusalReason, text: impl Into<String>) -> Self {
         let (challenges, retry_after_seconds) = (Vec::new(), None);
         Self { reason, text: text.into(), challenges, retry_after_seconds }
@@ -56,7 +56,7 @@ impl Refused {
 }
 
 /// The presented credential, and its role.
-struct Presented {
+struct PresentedCredential {
     credential: Credential,
     role: Role,
     expires: Option<Timestamp>,
@@ -70,15 +70,15 @@ pub(super) async fn decide(
     needs: Requirement,
     from: IpAddr,
     headers: &HeaderMap,
-    certificate: Option<&Names>,
-) -> Result<Option<Credential>, Refused> {
+    certificate: Option<&CertificateNames>,
+) -> Result<Option<Credential>, AccessRefusal> {
     let Requirement::Role(needed) = needs else {
         let text = "only the control socket of this node serves this";
-        return Err(Refused::new(RefusalReason::LocalOnly, text));
+        return Err(AccessRefusal::new(RefusalReason::LocalOnly, text));
     };
     if needed > Role::Read && is_from_another_site(headers) {
         let text = "cross-site requests may not do this";
-        return Err(Refused::new(RefusalReason::CrossSite, text));
+        return Err(AccessRefusal::new(RefusalReason::CrossSite, text));
     }
     if needed == Role::Read && rules.is_open_to_readers() {
         return Ok(None);
@@ -89,9 +89,9 @@ pub(super) async fn decide(
         return Err(challenge(rules, RefusalReason::Expired, text));
     }
     if presented.role < needed {
-        let Presented { credential, role, .. } = presented;
+        let PresentedCredential { credential, role, .. } = presented;
         let text = format!("{credential} has role {role}, but this needs {needed}");
-        return Err(Refused::new(RefusalReason::Role, text));
+        return Err(AccessRefusal::new(RefusalReason::Role, text));
     }
     Ok(Some(presented.credential))
 }
@@ -103,7 +103,7 @@ pub(super) async fn identify(
     now: Timestamp,
     from: IpAddr,
     headers: &HeaderMap,
-    certificate: Option<&Names>,
+    certificate: Option<&CertificateNames>,
 ) -> Option<(Credential, Role)> {
     let shown = present(rules, passwords, now, from, headers, certificate).await.ok()?;
     let is_valid = shown.expires.is_none_or(|expires| expires > now);
@@ -116,8 +116,8 @@ async fn present(
     now: Timestamp,
     from: IpAddr,
     headers: &HeaderMap,
-    certificate: Option<&Names>,
-) -> Result<Presented, Refused> {
+    certificate: Option<&CertificateNames>,
+) -> Result<PresentedCredential, AccessRefusal> {
     let mut given = headers.get_all(AUTHORIZATION).iter();
     let Some(authorization) = given.next() else {
         let found = certificate.and_then(|names| by_certificate(rules, names, now));
@@ -137,8 +137,8 @@ async fn present(
                 PasswordCheck::Wrong => Err(wrong("the user or the password is wrong")),
                 PasswordCheck::Busy => {
                     let text = "too many passwords are being verified; try again";
-                    let refused = Refused::new(RefusalReason::Busy, text);
-                    Err(Refused { retry_after_seconds: Some(1), ..refused })
+                    let refused = AccessRefusal::new(RefusalReason::Busy, text);
+                    Err(AccessRefusal { retry_after_seconds: Some(1), ..refused })
                 }
             }
         }
@@ -146,17 +146,17 @@ async fn present(
     }
 }
 
-fn no_credential(rules: &Rules) -> Refused {
+fn no_credential(rules: &Rules) -> AccessRefusal {
     if rules.takes_any_credential() {
         let text = "a credential is needed: a bearer token, a password, or a client certificate";
         return challenge(rules, RefusalReason::NoCredential, text.to_owned());
     }
     let text = "orders over the network need a credential, and none is configured \
             (--web.tokens.file)";
-    Refused::new(RefusalReason::NoCredential, text)
+    AccessRefusal::new(RefusalReason::NoCredential, text)
 }
 
-fn challenge(rules: &Rules, reason: RefusalReason, text: String) -> Refused {
+fn challenge(rules: &Rules, reason: RefusalReason, text: String) -> AccessRefusal {
     let bearer = match reason {
         RefusalReason::NoCredential => "Bearer realm=\"umawarden\"",
         _ => "Bearer realm=\"umawarden\", error=\"invalid_token\"",
@@ -168,11 +168,11 @@ fn challenge(rules: &Rules, reason: RefusalReason, text: String) -> Refused {
     challenges.extend(takes_passwords.then_some(basic));
     // A 401 has to name a scheme.
     challenges.extend((takes_tokens || !takes_passwords).then_some(bearer));
-    Refused { challenges, ..Refused::new(reason, text) }
+    AccessRefusal { challenges, ..AccessRefusal::new(reason, text) }
 }
 
 /// Compares with all tokens, so that the time reveals nothing.
-fn by_token(rules: &Rules, token: &[u8]) -> Option<Presented> {
+fn by_token(rules: &Rules, token: &[u8]) -> Option<PresentedCredential> {
     let hash: [u8; 32] = Sha256::digest(token).into();
     let mut found = None;
     for (known, principal) in &rules.tokens {
@@ -180,7 +180,7 @@ fn by_token(rules: &Rules, token: &[u8]) -> Option<Presented> {
             found = Some(principal);
         }
     }
-    found.map(|principal| Presented {
+    found.map(|principal| PresentedCredential {
         credential: Credential::Token(Arc::clone(&principal.name)),
         role: principal.role,
         expires: principal.expires,
@@ -188,12 +188,16 @@ fn by_token(rules: &Rules, token: &[u8]) -> Option<Presented> {
 }
 
 /// The highest role of the certificate's names. Expired entries come last.
-fn by_certificate(rules: &Rules, names: &Names, now: Timestamp) -> Option<Presented> {
+fn by_certificate(
+    rules: &Rules,
+    names: &CertificateNames,
+    now: Timestamp,
+) -> Option<PresentedCredential> {
     let is_good = |principal: &Principal| principal.expires.is_none_or(|expires| expires > now);
     let known = rules.certificates.iter().filter(|principal| names.has(&principal.name));
     let best = known.max_by_key(|principal| (is_good(principal), principal.role))?;
     let expires = [best.expires, names.expires].into_iter().flatten().min();
-    Some(Presented {
+    Some(PresentedCredential {
         credential: Credential::Certificate(Arc::clone(&best.name)),
         role: best.role,
         expires,
@@ -201,9 +205,9 @@ fn by_certificate(rules: &Rules, names: &Names, now: Timestamp) -> Option<Presen
 }
 
 /// A user without an entry has the role read.
-fn by_user(rules: &Rules, name: &str) -> Presented {
+fn by_user(rules: &Rules, name: &str) -> PresentedCredential {
     let principal = rules.user_roles.iter().find(|principal| &*principal.name == name);
-    Presented {
+    PresentedCredential {
         credential: Credential::User(name.into()),
         role: principal.map_or(Role::Read, |principal| principal.role),
         expires: principal.and_then(|principal| principal.expires),

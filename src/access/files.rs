@@ -42,7 +42,7 @@ impl Fingerprint {
 pub(super) struct Files(Vec<(PathBuf, Option<Fingerprint>)>);
 
 /// A file's content, owner and mode.
-pub(super) struct Opened {
+pub(super) struct FileContent {
     pub(super) bytes: Vec<u8>,
     permissions: u32,
     owner: u32,
@@ -50,7 +50,7 @@ pub(super) struct Opened {
 
 impl Files {
     /// Reads a file. The error does not name the file.
-    pub(super) fn read(&mut self, path: &Path) -> Result<Opened, String> {
+    pub(super) fn read(&mut self, path: &Path) -> Result<FileContent, String> {
         // The state before reading: a write meanwhile shows as a change.
         self.0.push((path.to_owned(), Fingerprint::of(path)));
         read(path).map_err(|error| match error.kind() {
@@ -68,7 +68,7 @@ impl Files {
     }
 }
 
-fn read(path: &Path) -> io::Result<Opened> {
+fn read(path: &Path) -> io::Result<FileContent> {
     // A FIFO in its place must not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
@@ -81,10 +81,10 @@ fn read(path: &Path) -> io::Result<Opened> {
     if bytes.len() as u64 > MOST_BYTES {
         return Err(io::Error::other("larger than 1 MiB"));
     }
-    Ok(Opened { bytes, permissions: found.mode() & 0o7777, owner: found.uid() })
+    Ok(FileContent { bytes, permissions: found.mode() & 0o7777, owner: found.uid() })
 }
 
-impl Opened {
+impl FileContent {
     /// Checks that only its owner can write it, who is this user or root.
     ///
     /// # Errors

@@ -5,9 +5,9 @@ use std::path::Path;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
-use super::files::{Files, Opened};
-use super::tls::{self, Material, Part};
-use super::tokens::{self, Entry, Subject};
+use super::files::{FileContent, Files};
+use super::tls::{self, TlsMaterial, TlsPart};
+use super::tokens::{self, TokenEntry, TokenSubject};
 use super::web_config::{self, Pem, PemContent, TlsSettings, WebConfig};
 use super::{AccessFiles, Principal, Rules};
 use crate::config::decode::Findings;
@@ -36,7 +36,7 @@ pub enum AccessError {
 
 /// A summary of valid files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
+pub struct AccessSummary {
     /// Whether TLS is configured.
     pub has_tls: bool,
     /// The end of the certificate's validity.
@@ -53,9 +53,9 @@ pub struct Checked {
 ///
 /// # Errors
 /// All mistakes in the files.
-pub fn check(files: &AccessFiles, now: Timestamp) -> Result<Checked, AccessError> {
+pub fn check(files: &AccessFiles, now: Timestamp) -> Result<AccessSummary, AccessError> {
     let rules = load(files, now).1?;
-    Ok(Checked {
+    Ok(AccessSummary {
         has_tls: rules.tls.is_some(),
         certificate_expires: rules.tls.as_ref().map(|tls| tls.expires),
         users: rules.users.len(),
@@ -75,11 +75,11 @@ pub(super) fn load(files: &AccessFiles, now: Timestamp) -> (Files, Result<Rules,
 }
 
 fn join(
-    web: Result<Option<Web>, AccessError>,
+    web: Result<Option<WebAccess>, AccessError>,
     tokens: Result<Option<Tokens>, AccessError>,
 ) -> Result<Rules, AccessError> {
     let mut rules = Rules::default();
-    if let Some(Web { config, tls }) = web? {
+    if let Some(WebAccess { config, tls }) = web? {
         rules.headers = config.headers;
         rules.users = config.users;
         rules.rate_limit = config.rate_limit;
@@ -91,7 +91,7 @@ fn join(
     tokens::check_users(&entries, rules.users.iter().map(|user| &*user.name), &mut findings);
     // Hashes in the file were compared there. Here they are compared with tokens in other files.
     for (index, (entry, hash)) in entries.iter().zip(&hashes).enumerate() {
-        let is_in_a_file = matches!(entry.subject, Subject::File { .. });
+        let is_in_a_file = matches!(entry.subject, TokenSubject::File { .. });
         let mut others = hashes.iter().enumerate().filter(|(other, _)| *other != index);
         if is_in_a_file && hash.is_some() && others.any(|(_, other)| other == hash) {
             let message = format!("the token of {} belongs to another entry, too", entry.name);
@@ -105,11 +105,11 @@ fn join(
         return Err(AccessError::Tokens(Mistakes(mistakes)));
     }
     for (entry, hash) in entries.into_iter().zip(hashes) {
-        let Entry { subject, name, role, expires, .. } = entry;
+        let TokenEntry { subject, name, role, expires, .. } = entry;
         let named = Principal { name, role, expires };
         match (subject, hash) {
-            (Subject::User, _) => rules.user_roles.push(named),
-            (Subject::Certificate, _) => rules.certificates.push(named),
+            (TokenSubject::User, _) => rules.user_roles.push(named),
+            (TokenSubject::Certificate, _) => rules.certificates.push(named),
             (_, Some(hash)) => rules.tokens.push((hash, named)),
             (_, None) => {}
         }
@@ -131,12 +131,12 @@ fn remark(rules: &mut Rules) {
     }
 }
 
-struct Web {
+struct WebAccess {
     config: WebConfig,
     tls: Option<tls::Tls>,
 }
 
-fn load_web(path: &Path, now: Timestamp, files: &mut Files) -> Result<Web, AccessError> {
+fn load_web(path: &Path, now: Timestamp, files: &mut Files) -> Result<WebAccess, AccessError> {
     let unreadable = |why: String| AccessError::Unreadable(format!("{}: {why}", path.display()));
     let opened = files.read(path).map_err(unreadable)?;
     opened.not_everybody_writes(path).map_err(unreadable)?;
@@ -157,7 +157,7 @@ fn load_web(path: &Path, now: Timestamp, files: &mut Files) -> Result<Web, Acces
     if let Some(tls) = tls.as_ref().filter(|tls| tls.expires <= now) {
         config.remarks.push(format!("the server's certificate expired at {}", tls.expires));
     }
-    Ok(Web { config, tls })
+    Ok(WebAccess { config, tls })
 }
 
 fn load_tls(
@@ -191,16 +191,16 @@ fn load_tls(
     let key = read(&settings.key, true)?;
     let authorities = settings.client_authorities.as_ref();
     let authorities = authorities.map(|pem| read(pem, false)).transpose()?;
-    let material = Material {
+    let material = TlsMaterial {
         certificate: &certificate,
         key: &key,
         client_authorities: authorities.as_deref(),
     };
     tls::build(settings, &material).map_err(|(part, why)| {
         let pem = match part {
-            Part::Certificate => &settings.certificate,
-            Part::Key => &settings.key,
-            Part::ClientAuthorities => {
+            TlsPart::Certificate => &settings.certificate,
+            TlsPart::Key => &settings.key,
+            TlsPart::ClientAuthorities => {
                 settings.client_authorities.as_ref().unwrap_or(&settings.certificate)
             }
         };
@@ -209,7 +209,7 @@ fn load_tls(
 }
 
 struct Tokens {
-    entries: Vec<Entry>,
+    entries: Vec<TokenEntry>,
     shown: SourceText,
     /// For each entry; `None` if it is not a token.
     hashes: Vec<Option<[u8; 32]>>,
@@ -227,9 +227,9 @@ fn load_tokens(path: &Path, files: &mut Files) -> Result<Tokens, AccessError> {
     let mut hashes = Vec::with_capacity(entries.len());
     for entry in &entries {
         hashes.push(match &entry.subject {
-            Subject::Hash(hash) => Some(*hash),
-            Subject::Certificate | Subject::User => None,
-            Subject::File { path, position } => {
+            TokenSubject::Hash(hash) => Some(*hash),
+            TokenSubject::Certificate | TokenSubject::User => None,
+            TokenSubject::File { path, position } => {
                 let path = folder.join(path);
                 let hash = token_hash(&path, files);
                 if let Err(why) = &hash {
@@ -261,7 +261,7 @@ fn token_hash(path: &Path, files: &mut Files) -> Result<[u8; 32], String> {
     Ok(Sha256::digest(token).into())
 }
 
-fn source(path: &Path, opened: Opened) -> Result<SourceText, String> {
+fn source(path: &Path, opened: FileContent) -> Result<SourceText, String> {
     let text = String::from_utf8(opened.bytes).map_err(|error| {
         let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = good.iter().filter(|byte| **byte == b'\n').count() + 1;

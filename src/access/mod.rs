@@ -36,9 +36,9 @@ use passwords::Passwords;
 use rate::Limiter;
 use web_config::User;
 
-pub use decide::{Refused, Requirement};
-pub use load::{AccessError, Checked, check};
-pub use tls::Names;
+pub use decide::{AccessRefusal, Requirement};
+pub use load::{AccessError, AccessSummary, check};
+pub use tls::CertificateNames;
 pub use token::{NewToken, create as create_token};
 pub use turns::network;
 
@@ -61,8 +61,8 @@ pub struct AccessControl {
     rules: ArcSwap<Rules>,
     passwords: Passwords,
     limiter: Limiter,
-    checked: Mutex<FileState>,
-    failure: ArcSwapOption<ReloadFailure>,
+    checked: Mutex<AccessFileState>,
+    failure: ArcSwapOption<AccessReloadFailure>,
     /// When the rules in force were read, in milliseconds since 1970.
     read_ms: AtomicU64,
     refused: [AtomicU64; RefusalReason::ALL.len()],
@@ -89,7 +89,7 @@ pub struct Handshake {
 
 /// Changed files that cannot be used. The previous rules stay in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReloadFailure {
+pub struct AccessReloadFailure {
     /// When the files were read.
     pub at: Timestamp,
     /// All mistakes.
@@ -98,7 +98,7 @@ pub struct ReloadFailure {
 
 /// The state of the files at the last check.
 #[derive(Debug, Default)]
-struct FileState {
+struct AccessFileState {
     files: Files,
     /// Mistakes that are not logged yet.
     unlogged: Option<String>,
@@ -161,7 +161,7 @@ impl AccessControl {
             clock,
             passwords: Passwords::new().map_err(AccessError::Failed)?,
             limiter: Limiter::default(),
-            checked: Mutex::new(FileState { files: read, unlogged: None }),
+            checked: Mutex::new(AccessFileState { files: read, unlogged: None }),
             failure: ArcSwapOption::empty(),
             read_ms: AtomicU64::default(),
             refused: Default::default(),
@@ -214,14 +214,15 @@ impl AccessControl {
             }
             Err(error) => {
                 let why = error.to_string();
-                self.failure.store(Some(Arc::new(ReloadFailure { at: now, why: why.clone() })));
+                self.failure
+                    .store(Some(Arc::new(AccessReloadFailure { at: now, why: why.clone() })));
                 checked.unlogged = Some(why);
             }
         }
     }
 
     /// Why the current files are not in force. `None` if they are.
-    pub fn failure(&self) -> Option<Arc<ReloadFailure>> {
+    pub fn failure(&self) -> Option<Arc<AccessReloadFailure>> {
         self.failure.load_full()
     }
 
@@ -254,8 +255,8 @@ impl AccessControl {
         needs: Requirement,
         from: IpAddr,
         headers: &HeaderMap,
-        certificate: Option<&Names>,
-    ) -> Result<Option<Credential>, Refused> {
+        certificate: Option<&CertificateNames>,
+    ) -> Result<Option<Credential>, AccessRefusal> {
         let now = (self.clock)();
         let decided = match self.limiter.take(now.uptime) {
             Ok(()) => {
@@ -265,8 +266,8 @@ impl AccessControl {
             }
             Err(wait) => {
                 let refused =
-                    Refused::new(RefusalReason::RateLimit, "too many requests (rate_limit)");
-                Err(Refused { retry_after_seconds: Some(wait.as_secs() + 1), ..refused })
+                    AccessRefusal::new(RefusalReason::RateLimit, "too many requests (rate_limit)");
+                Err(AccessRefusal { retry_after_seconds: Some(wait.as_secs() + 1), ..refused })
             }
         };
         decided.inspect_err(|refused| {
@@ -282,7 +283,7 @@ impl AccessControl {
         &self,
         from: IpAddr,
         headers: &HeaderMap,
-        certificate: Option<&Names>,
+        certificate: Option<&CertificateNames>,
     ) -> Option<(Credential, Role)> {
         let rules = self.rules.load_full();
         let now = (self.clock)().utc;
@@ -290,7 +291,7 @@ impl AccessControl {
     }
 
     /// Logs a refusal, at most once per reason in [`LOG_EVERY`].
-    pub fn log_refusal(&self, what: &str, address: IpAddr, refused: &Refused) {
+    pub fn log_refusal(&self, what: &str, address: IpAddr, refused: &AccessRefusal) {
         let now = (self.clock)().uptime;
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(logged) = logged.get_mut(refused.reason as usize) else { return };
@@ -309,7 +310,7 @@ impl AccessControl {
         if let Some(count) = self.refused.get(reason as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        self.log_refusal(what, address, &Refused::new(reason, text));
+        self.log_refusal(what, address, &AccessRefusal::new(reason, text));
     }
 
     /// Headers that every response to the network carries.

@@ -10,7 +10,7 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
 use tokio::task::spawn_blocking;
 
-use super::turns::Turns;
+use super::turns::AccessTurns;
 use super::web_config::User;
 
 /// Cached wrong passwords, so that a client that repeats one costs nothing.
@@ -36,7 +36,7 @@ pub(super) struct Passwords {
     /// Random for this process, so that the cache is useless to others.
     key: [u8; 32],
     /// One at a time: bcrypt takes a whole CPU.
-    turns: Arc<Turns>,
+    turns: Arc<AccessTurns>,
     known: Mutex<Cache>,
 }
 

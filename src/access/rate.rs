@@ -7,10 +7,10 @@ use super::web_config::RateLimit;
 
 /// Counts requests by uptime.
 #[derive(Debug, Default)]
-pub(super) struct Limiter(Mutex<Bucket>);
+pub(super) struct Limiter(Mutex<RateBucket>);
 
 #[derive(Debug, Default)]
-struct Bucket {
+struct RateBucket {
     limit: Option<RateLimit>,
     /// When the bucket is full again.
     full_at: Duration,
@@ -21,7 +21,7 @@ impl Limiter {
     pub(super) fn set(&self, limit: Option<RateLimit>) {
         let mut bucket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if bucket.limit != limit {
-            *bucket = Bucket { limit, full_at: Duration::ZERO };
+            *bucket = RateBucket { limit, full_at: Duration::ZERO };
         }
     }
 

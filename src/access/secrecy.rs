@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use crate::config::mistake::{Mistake, SourceText};
-use crate::config::yaml::{self, Content, Node};
+use crate::config::yaml::{self, Content, YamlNode};
 
 /// Parses a text. Returns its tree, and the text with every value masked unless `is_shown` allows
 /// its path of keys. Positions in both are equal.
 pub(super) fn parse(
     source: &SourceText,
     is_shown: fn(&[&str]) -> bool,
-) -> Result<(Arc<Node>, SourceText), Mistake> {
+) -> Result<(Arc<YamlNode>, SourceText), Mistake> {
     let root = yaml::parse(source).map_err(hide_values)?;
     let mut bytes = source.text.clone().into_bytes();
     hide(&root, &mut Vec::new(), is_shown, &mut bytes);
@@ -21,7 +21,7 @@ pub(super) fn parse(
 }
 
 fn hide<'n>(
-    node: &'n Node,
+    node: &'n YamlNode,
     keys: &mut Vec<&'n str>,
     is_shown: fn(&[&str]) -> bool,
     bytes: &mut [u8],

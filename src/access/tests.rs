@@ -333,7 +333,7 @@ proptest! {
         if let Ok(header) = HeaderValue::from_bytes(&bytes) {
             let _read = read_authorization(&header);
         }
-        let _names = Names::of(&bytes);
+        let _names = CertificateNames::of(&bytes);
     }
 }
 
@@ -369,7 +369,7 @@ fn certificate(name: &str) -> CertificateDer<'static> {
 
 #[test]
 fn a_certificate_has_all_its_names() {
-    let names = Names::of(&certificate("client.pem"));
+    let names = CertificateNames::of(&certificate("client.pem"));
     for name in
         ["spark-2.example", "192.0.2.7", "spiffe://example/scraper", "ops@example", "scraper"]
     {
@@ -378,7 +378,7 @@ fn a_certificate_has_all_its_names() {
     for name in ["", "example", "SPARK-2.example", "192.0.2.70", "*"] {
         assert!(!names.has(name), "{name}");
     }
-    assert_eq!(Names::of(b"no certificate"), Names::default());
+    assert_eq!(CertificateNames::of(b"no certificate"), CertificateNames::default());
 }
 
 #[test]
@@ -428,7 +428,7 @@ fn decided_with(
     rules: &Rules,
     needs: Requirement,
     headers: &[(&'static str, &str)],
-    names: Option<&Names>,
+    names: Option<&CertificateNames>,
 ) -> String {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
@@ -449,7 +449,7 @@ fn decided_with(
 #[test]
 fn certificates_and_users_have_the_roles_of_their_entries() {
     use sha2::Digest as _;
-    let names = Names::of(&certificate("client.pem"));
+    let names = CertificateNames::of(&certificate("client.pem"));
     let rules = Rules {
         users: vec![alice()],
         user_roles: vec![named("alice", Role::Operate, None)],

@@ -21,7 +21,7 @@ use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::{Certificate, TbsCertificate};
 
-use super::web_config::{ClientAuth, TlsSettings, Version};
+use super::web_config::{ClientAuth, TlsSettings, TlsVersion};
 
 /// `commonName` of X.520.
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
@@ -30,7 +30,7 @@ const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 const MOST_NAMES: usize = 256;
 
 /// The content of the files that the settings name.
-pub(super) struct Material<'m> {
+pub(super) struct TlsMaterial<'m> {
     pub(super) certificate: &'m [u8],
     pub(super) key: &'m [u8],
     pub(super) client_authorities: Option<&'m [u8]>,
@@ -38,7 +38,7 @@ pub(super) struct Material<'m> {
 
 /// The part with the mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum TlsPart {
     Certificate,
     Key,
     ClientAuthorities,
@@ -57,18 +57,21 @@ pub(super) struct Tls {
 ///
 /// # Errors
 /// The part that cannot be used, and why.
-pub(super) fn build(settings: &TlsSettings, from: &Material<'_>) -> Result<Tls, (Part, String)> {
-    let chain = certificates(from.certificate).map_err(|why| (Part::Certificate, why))?;
+pub(super) fn build(
+    settings: &TlsSettings,
+    from: &TlsMaterial<'_>,
+) -> Result<Tls, (TlsPart, String)> {
+    let chain = certificates(from.certificate).map_err(|why| (TlsPart::Certificate, why))?;
     let leaf = chain.first().map(AsRef::as_ref).unwrap_or_default();
-    let expires = expiry(leaf).map_err(|why| (Part::Certificate, why))?;
+    let expires = expiry(leaf).map_err(|why| (TlsPart::Certificate, why))?;
     let key = PrivateKeyDer::from_pem_slice(from.key)
-        .map_err(|error| (Part::Key, format!("no usable private key (PEM): {error}")))?;
+        .map_err(|error| (TlsPart::Key, format!("no usable private key (PEM): {error}")))?;
     let provider = Arc::new(provider(settings));
     let (least, most) = settings.versions;
-    let versions = [(Version::Tls13, &version::TLS13), (Version::Tls12, &version::TLS12)];
+    let versions = [(TlsVersion::Tls13, &version::TLS13), (TlsVersion::Tls12, &version::TLS12)];
     let versions = versions.into_iter().filter(|(one, _)| (least..=most).contains(one));
     let versions: Vec<_> = versions.map(|(_, version)| version).collect();
-    let failed = |error: Error| (Part::Certificate, error.to_string());
+    let failed = |error: Error| (TlsPart::Certificate, error.to_string());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&versions)
         .map_err(failed)?;
@@ -77,8 +80,8 @@ pub(super) fn build(settings: &TlsSettings, from: &Material<'_>) -> Result<Tls, 
         _ => builder.with_client_cert_verifier(Arc::new(verifier(settings, from, provider)?)),
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
-        Error::InconsistentKeys(_) => (Part::Key, "not the key of the certificate".to_owned()),
-        error => (Part::Key, format!("cannot be used with the certificate: {error}")),
+        Error::InconsistentKeys(_) => (TlsPart::Key, "not the key of the certificate".to_owned()),
+        error => (TlsPart::Key, format!("cannot be used with the certificate: {error}")),
     })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.ignore_client_order = settings.server_prefers;
@@ -132,9 +135,9 @@ struct Clients {
 
 fn verifier(
     settings: &TlsSettings,
-    from: &Material<'_>,
+    from: &TlsMaterial<'_>,
     provider: Arc<CryptoProvider>,
-) -> Result<Clients, (Part, String)> {
+) -> Result<Clients, (TlsPart, String)> {
     let is_mandatory =
         matches!(settings.client_auth, ClientAuth::RequireAny | ClientAuth::RequireAndVerify);
     let verifies =
@@ -142,7 +145,7 @@ fn verifier(
     let verifier = match from.client_authorities.filter(|_| verifies) {
         None => None,
         Some(pem) => {
-            let wrong = |why: String| (Part::ClientAuthorities, why);
+            let wrong = |why: String| (TlsPart::ClientAuthorities, why);
             let mut roots = RootCertStore::empty();
             for certificate in certificates(pem).map_err(wrong)? {
                 roots
@@ -177,7 +180,7 @@ impl ClientCertVerifier for Clients {
             verifier.verify_client_cert(end_entity, intermediates, now)?;
         }
         if let Some(allowed) = &self.allowed_sans {
-            let names = Names::of(end_entity);
+            let names = CertificateNames::of(end_entity);
             if !names.alternative.iter().any(|name| allowed.contains(name)) {
                 return Err(CertificateError::ApplicationVerificationFailure.into());
             }
@@ -212,7 +215,7 @@ impl ClientCertVerifier for Clients {
 
 /// The names in a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Names {
+pub struct CertificateNames {
     /// DNS names, mail addresses, IP addresses and URIs, as written.
     pub(super) alternative: Vec<String>,
     /// The subject's common names.
@@ -221,7 +224,7 @@ pub struct Names {
     pub(super) expires: Option<Timestamp>,
 }
 
-impl Names {
+impl CertificateNames {
     /// Reads the names of a certificate. An unreadable one has none.
     pub fn of(certificate: &[u8]) -> Self {
         let Ok(certificate) = Certificate::from_der(certificate) else { return Self::default() };

@@ -12,7 +12,7 @@ use promql_rules::did_you_mean;
 use super::secrecy;
 use crate::config::decode::{Advice, Findings, Table, choice, each, list, text, value};
 use crate::config::mistake::{Mistakes, SourceText};
-use crate::config::yaml::Node;
+use crate::config::yaml::YamlNode;
 use crate::model::Role;
 
 /// The most entries: each is compared with every request.
@@ -32,8 +32,8 @@ const SHOWN: [&str; 6] = ["name", "role", "token_file", "certificate", "user", "
 
 /// One entry of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) subject: Subject,
+pub(super) struct TokenEntry {
+    pub(super) subject: TokenSubject,
     /// The name of its token, certificate or user.
     pub(super) name: Arc<str>,
     pub(super) role: Role,
@@ -45,7 +45,7 @@ pub(super) struct Entry {
 
 /// How it is authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Subject {
+pub(super) enum TokenSubject {
     /// A token with this SHA-256.
     Hash([u8; 32]),
     /// A token in a file, relative to the folder of this one.
@@ -61,7 +61,7 @@ fn is_shown(keys: &[&str]) -> bool {
 }
 
 /// Parses the file's text. Returns the entries and the text that may be shown.
-pub(super) fn parse(source: &SourceText) -> Result<(Vec<Entry>, SourceText), Mistakes> {
+pub(super) fn parse(source: &SourceText) -> Result<(Vec<TokenEntry>, SourceText), Mistakes> {
     let (root, shown) =
         secrecy::parse(source, is_shown).map_err(|mistake| Mistakes(vec![mistake]))?;
     let mut findings = Findings::new(&shown);
@@ -72,7 +72,7 @@ pub(super) fn parse(source: &SourceText) -> Result<(Vec<Entry>, SourceText), Mis
     }
 }
 
-fn read(root: &Node, findings: &mut Findings<'_>) -> Option<Vec<Entry>> {
+fn read(root: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<TokenEntry>> {
     let written = list(root, "the tokens file", findings)?;
     if written.len() > MOST_ENTRIES {
         findings.add(root.span.clone(), format!("more than {MOST_ENTRIES} entries"));
@@ -83,7 +83,7 @@ fn read(root: &Node, findings: &mut Findings<'_>) -> Option<Vec<Entry>> {
     let mut hashes = BTreeSet::new();
     for entry in &entries {
         let kind = match &entry.subject {
-            Subject::Hash(hash) => {
+            TokenSubject::Hash(hash) => {
                 if !hashes.insert(hash) {
                     let message =
                         format!("the token of {} belongs to another entry, too", entry.name);
@@ -93,9 +93,9 @@ fn read(root: &Node, findings: &mut Findings<'_>) -> Option<Vec<Entry>> {
                 }
                 "token"
             }
-            Subject::File { .. } => "token",
-            Subject::Certificate => "certificate",
-            Subject::User => "user",
+            TokenSubject::File { .. } => "token",
+            TokenSubject::Certificate => "certificate",
+            TokenSubject::User => "user",
         };
         if !known.insert((kind, &entry.name)) {
             findings.add(entry.position.clone(), format!("{kind} {} is there twice", entry.name));
@@ -104,7 +104,7 @@ fn read(root: &Node, findings: &mut Findings<'_>) -> Option<Vec<Entry>> {
     Some(entries)
 }
 
-fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<Entry> {
+fn entry(node: &YamlNode, findings: &mut Findings<'_>) -> Option<TokenEntry> {
     let table = Table::read_advised(node, "an entry", &KEYS, &ADVICE, findings)?;
     let role = match table.get("role") {
         Some(node) => choice(node, "role", &Role::CHOICES, findings),
@@ -126,8 +126,8 @@ fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<Entry> {
     };
     let subject = match key {
         "name" => token(&table, findings)?,
-        "certificate" => Subject::Certificate,
-        _ => Subject::User,
+        "certificate" => TokenSubject::Certificate,
+        _ => TokenSubject::User,
     };
     if key != "name"
         && let Some(stray) = table.key("sha256").or_else(|| table.key("token_file"))
@@ -136,11 +136,14 @@ fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<Entry> {
         findings.add(stray.span.clone(), message).hint("a token has a name: write name: …");
         return None;
     }
-    Some(Entry { subject, name, role: role?, expires, position: node.span.clone() })
+    Some(TokenEntry { subject, name, role: role?, expires, position: node.span.clone() })
 }
 
 /// The one key that names its subject.
-fn owner<'n>(table: &Table<'n>, findings: &mut Findings<'_>) -> Option<(&'static str, &'n Node)> {
+fn owner<'n>(
+    table: &Table<'n>,
+    findings: &mut Findings<'_>,
+) -> Option<(&'static str, &'n YamlNode)> {
     let given = ["name", "certificate", "user"];
     let mut given = given.into_iter().filter_map(|key| Some((key, table.get(key)?)));
     let Some(owner) = given.next() else {
@@ -158,7 +161,7 @@ fn owner<'n>(table: &Table<'n>, findings: &mut Findings<'_>) -> Option<(&'static
     Some(owner)
 }
 
-fn token(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Subject> {
+fn token(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<TokenSubject> {
     match (table.get("sha256"), table.get("token_file")) {
         (Some(node), None) => {
             let hash = text(node, "sha256", findings).map(hash)?;
@@ -167,7 +170,7 @@ fn token(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Subject> {
                     .add(node.span.clone(), "sha256 is not the 64 hexadecimal digits of a hash")
                     .hint("umawarden token create prints a token and its hash");
             }
-            hash.map(Subject::Hash)
+            hash.map(TokenSubject::Hash)
         }
         (None, Some(node)) => {
             let path = text(node, "token_file", findings)?;
@@ -175,7 +178,7 @@ fn token(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Subject> {
                 findings.add(node.span.clone(), "token_file: not a path");
                 return None;
             }
-            Some(Subject::File { path: path.into(), position: node.span.clone() })
+            Some(TokenSubject::File { path: path.into(), position: node.span.clone() })
         }
         (None, None) => {
             findings
@@ -231,11 +234,11 @@ fn instant(text: &str) -> Result<Timestamp, String> {
 
 /// Checks that every named user exists.
 pub(super) fn check_users<'u>(
-    entries: &[Entry],
+    entries: &[TokenEntry],
     users: impl Iterator<Item = &'u str> + Clone,
     findings: &mut Findings<'_>,
 ) {
-    for entry in entries.iter().filter(|entry| entry.subject == Subject::User) {
+    for entry in entries.iter().filter(|entry| entry.subject == TokenSubject::User) {
         if users.clone().any(|user| user == &*entry.name) {
             continue;
         }

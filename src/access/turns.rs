@@ -17,22 +17,22 @@ pub(super) const WAITING_ADDRESSES: usize = 64;
 
 /// The queue.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<Queue>);
+pub(super) struct AccessTurns(Mutex<TurnQueue>);
 
 #[derive(Debug, Default)]
-struct Queue {
+struct TurnQueue {
     is_taken: bool,
     /// By address. The first address is next.
-    waiting: VecDeque<(IpAddr, VecDeque<oneshot::Sender<Turn>>)>,
+    waiting: VecDeque<(IpAddr, VecDeque<oneshot::Sender<AccessTurn>>)>,
 }
 
 /// The turn, until it is dropped. An empty one is void.
 #[derive(Debug)]
-pub(super) struct Turn(Option<Arc<Turns>>);
+pub(super) struct AccessTurn(Option<Arc<AccessTurns>>);
 
-impl Turns {
+impl AccessTurns {
     /// Waits for the turn. `None` if too many requests or addresses are waiting.
-    pub(super) async fn wait(self: &Arc<Self>, from: IpAddr) -> Option<Turn> {
+    pub(super) async fn wait(self: &Arc<Self>, from: IpAddr) -> Option<AccessTurn> {
         let turn = {
             let mut queue = self.lock();
             if queue.is_taken {
@@ -40,20 +40,20 @@ impl Turns {
             } else {
                 queue.is_taken = true;
                 drop(queue);
-                return Some(Turn(Some(Arc::clone(self))));
+                return Some(AccessTurn(Some(Arc::clone(self))));
             }
         };
         turn.await.ok()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, TurnQueue> {
         // No code under this lock can panic half-way.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
-    fn enter(&mut self, from: IpAddr) -> Option<oneshot::Receiver<Turn>> {
+impl TurnQueue {
+    fn enter(&mut self, from: IpAddr) -> Option<oneshot::Receiver<AccessTurn>> {
         let slot = match self.waiting.iter().position(|(address, _)| *address == from) {
             Some(slot) => slot,
             None => self.make_slot(from)?,
@@ -82,7 +82,7 @@ impl Queue {
         Some(self.waiting.len() - 1)
     }
 
-    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
+    fn next(&mut self) -> Option<oneshot::Sender<AccessTurn>> {
         let (address, mut waiting) = self.waiting.pop_front()?;
         let next = waiting.pop_front();
         if !waiting.is_empty() {
@@ -92,7 +92,7 @@ impl Queue {
     }
 }
 
-impl Drop for Turn {
+impl Drop for AccessTurn {
     fn drop(&mut self) {
         let Some(turns) = self.0.take() else { return };
         loop {
@@ -103,7 +103,7 @@ impl Drop for Turn {
                 next
             };
             let Some(next) = next else { return };
-            match next.send(Turn(Some(Arc::clone(&turns)))) {
+            match next.send(AccessTurn(Some(Arc::clone(&turns)))) {
                 Ok(()) => return,
                 // The client has disconnected: the next one is served.
                 Err(mut unwanted) => unwanted.0 = None,
@@ -129,24 +129,24 @@ mod tests {
 
     use super::*;
 
-    type Waits<'t> = std::pin::Pin<Box<dyn Future<Output = Option<Turn>> + 't>>;
+    type Waits<'t> = std::pin::Pin<Box<dyn Future<Output = Option<AccessTurn>> + 't>>;
 
     fn address(last: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, last])
     }
 
     /// The state of a wait.
-    fn poll(waits: &mut Waits<'_>) -> Poll<Option<Turn>> {
+    fn poll(waits: &mut Waits<'_>) -> Poll<Option<AccessTurn>> {
         waits.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    fn begun(turns: &Arc<Turns>, from: IpAddr) -> Waits<'_> {
+    fn begun(turns: &Arc<AccessTurns>, from: IpAddr) -> Waits<'_> {
         let mut waits: Waits<'_> = Box::pin(turns.wait(from));
         assert!(poll(&mut waits).is_pending());
         waits
     }
 
-    fn have(waits: &mut Waits<'_>) -> Option<Turn> {
+    fn have(waits: &mut Waits<'_>) -> Option<AccessTurn> {
         match poll(waits) {
             Poll::Ready(Some(turn)) => Some(turn),
             Poll::Ready(None) => panic!("sent away"),
@@ -154,19 +154,19 @@ mod tests {
         }
     }
 
-    fn first(turns: &Arc<Turns>) -> Turn {
+    fn first(turns: &Arc<AccessTurns>) -> AccessTurn {
         let mut waits: Waits<'_> = Box::pin(turns.wait(address(1)));
         have(&mut waits).unwrap()
     }
 
-    fn is_sent_away(turns: &Arc<Turns>, from: IpAddr) -> bool {
+    fn is_sent_away(turns: &Arc<AccessTurns>, from: IpAddr) -> bool {
         let mut waits: Waits<'_> = Box::pin(turns.wait(from));
         matches!(poll(&mut waits), Poll::Ready(None))
     }
 
     #[test]
     fn addresses_take_turns_even_if_many_requests_of_one_wait() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(AccessTurns::default());
         let turn = first(&turns);
         let mut flood: Vec<_> =
             (0..WAITING_OF_ADDRESS).map(|_| begun(&turns, address(1))).collect();
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_disconnected_client_passes_its_turn_on_and_frees_its_slot() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(AccessTurns::default());
         let turn = first(&turns);
         let gone = begun(&turns, address(2));
         let given_and_gone = begun(&turns, address(3));
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn waiting_addresses_are_bounded_and_an_ipv6_network_counts_as_one() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(AccessTurns::default());
         let turn = first(&turns);
         let slots = u8::try_from(WAITING_ADDRESSES).unwrap();
         let waiting: Vec<_> = (0..slots).map(|last| begun(&turns, address(last))).collect();

@@ -14,7 +14,7 @@ use rustls::{CipherSuite, NamedGroup};
 use super::secrecy;
 use crate::config::decode::{Findings, Table, boolean, choice, duration, each, list, text, value};
 use crate::config::mistake::{Mistakes, SourceText};
-use crate::config::yaml::{Content, Node};
+use crate::config::yaml::{Content, YamlNode};
 
 /// The most users. More belong behind an authenticating proxy.
 const MOST_USERS: usize = 256;
@@ -90,9 +90,9 @@ const CLIENT_AUTH: [(&str, ClientAuth); 6] = [
 ];
 
 /// `None`: known, but not supported.
-const VERSIONS: [(&str, Option<Version>); 4] = [
-    ("TLS13", Some(Version::Tls13)),
-    ("TLS12", Some(Version::Tls12)),
+const VERSIONS: [(&str, Option<TlsVersion>); 4] = [
+    ("TLS13", Some(TlsVersion::Tls13)),
+    ("TLS12", Some(TlsVersion::Tls12)),
     ("TLS11", None),
     ("TLS10", None),
 ];
@@ -144,7 +144,7 @@ const CIPHERS: [(&str, Option<CipherSuite>); 17] = [
 
 /// A supported version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Version {
+pub(super) enum TlsVersion {
     Tls12,
     Tls13,
 }
@@ -168,7 +168,7 @@ pub(super) struct TlsSettings {
     pub(super) client_auth: ClientAuth,
     pub(super) client_authorities: Option<Pem>,
     pub(super) client_allowed_sans: Option<Vec<String>>,
-    pub(super) versions: (Version, Version),
+    pub(super) versions: (TlsVersion, TlsVersion),
     /// Suites of TLS 1.2 in order of preference; empty: the defaults.
     pub(super) cipher_suites: Vec<CipherSuite>,
     pub(super) server_prefers: bool,
@@ -239,7 +239,11 @@ pub(super) fn parse(source: &SourceText) -> Result<(WebConfig, SourceText), Mist
     }
 }
 
-fn tls(node: &Node, remarks: &mut Vec<String>, findings: &mut Findings<'_>) -> Option<TlsSettings> {
+fn tls(
+    node: &YamlNode,
+    remarks: &mut Vec<String>,
+    findings: &mut Findings<'_>,
+) -> Option<TlsSettings> {
     let keys = [SHOWN_TLS_KEYS.as_slice(), &HIDDEN_TLS_KEYS].concat();
     let table = Table::read(node, "tls_server_config", &keys, findings)?;
     if matches!(&node.content, Content::Map(entries) if entries.is_empty()) {
@@ -287,7 +291,7 @@ fn tls(node: &Node, remarks: &mut Vec<String>, findings: &mut Findings<'_>) -> O
 /// The suites of TLS 1.2. As in Go, those of TLS 1.3 are always offered.
 fn suites(
     table: &Table<'_>,
-    versions: Option<(Version, Version)>,
+    versions: Option<(TlsVersion, TlsVersion)>,
     findings: &mut Findings<'_>,
 ) -> Vec<CipherSuite> {
     let (Some(key), Some(node)) = (table.key("cipher_suites"), table.get("cipher_suites")) else {
@@ -306,7 +310,7 @@ fn suites(
         )
     };
     let of_1_2: Vec<CipherSuite> = named.iter().copied().filter(|one| !is_of_1_3(one)).collect();
-    let speaks_1_2 = versions.is_some_and(|(least, _)| least == Version::Tls12);
+    let speaks_1_2 = versions.is_some_and(|(least, _)| least == TlsVersion::Tls12);
     if speaks_1_2 && of_1_2.is_empty() && !named.is_empty() {
         findings
             .add(key.span.clone(), "no suite of TLS 1.2 is left, but min_version allows TLS 1.2")
@@ -344,7 +348,7 @@ fn pem(
     Some(Pem { key, position: node.span.clone(), content })
 }
 
-fn sans(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<String>> {
+fn sans(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<String>> {
     let what = "client_allowed_sans";
     let entries = list(node, what, findings)?;
     if entries.is_empty() || entries.len() > MOST_SANS {
@@ -403,13 +407,13 @@ fn check_clients(
     }
 }
 
-fn versions(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<(Version, Version)> {
+fn versions(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<(TlsVersion, TlsVersion)> {
     let mut read = |key: &'static str, usual| match table.get(key) {
         Some(node) => supported(node, key, &VERSIONS, findings),
         None => Some(usual),
     };
-    let least = read("min_version", Version::Tls12);
-    let most = read("max_version", Version::Tls13);
+    let least = read("min_version", TlsVersion::Tls12);
+    let most = read("max_version", TlsVersion::Tls13);
     let (least, most) = (least?, most?);
     if least > most {
         let key = table.key("max_version").or_else(|| table.key("min_version"));
@@ -422,7 +426,7 @@ fn versions(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<(Version, 
 
 /// One of the known names. Unsupported names get another message than unknown ones.
 fn supported<T: Copy>(
-    node: &Node,
+    node: &YamlNode,
     what: &str,
     names: &[(&str, Option<T>)],
     findings: &mut Findings<'_>,
@@ -440,7 +444,7 @@ fn supported<T: Copy>(
 }
 
 fn supported_all<T: Copy>(
-    node: &Node,
+    node: &YamlNode,
     list_name: &str,
     what: &str,
     names: &[(&str, Option<T>)],
@@ -451,7 +455,7 @@ fn supported_all<T: Copy>(
 }
 
 fn http(
-    node: &Node,
+    node: &YamlNode,
     remarks: &mut Vec<String>,
     findings: &mut Findings<'_>,
 ) -> Option<Vec<(&'static str, HeaderValue)>> {
@@ -485,7 +489,7 @@ fn http(
     Some(headers)
 }
 
-fn rate(node: &Node, findings: &mut Findings<'_>) -> Option<RateLimit> {
+fn rate(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RateLimit> {
     let table = Table::read(node, "rate_limit", &RATE_KEYS, findings)?;
     let interval = table.get("interval").and_then(|node| duration(node, "interval", findings));
     let burst = table.get("burst").map(|node| {
@@ -505,7 +509,7 @@ fn rate(node: &Node, findings: &mut Findings<'_>) -> Option<RateLimit> {
     burst.map(|burst| RateLimit { interval, burst })
 }
 
-fn users(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<User>> {
+fn users(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<User>> {
     let pairs = crate::config::decode::pairs(node, "basic_auth_users", findings)?;
     if pairs.len() > MOST_USERS {
         findings.add(node.span.clone(), format!("more than {MOST_USERS} users"));

@@ -11,7 +11,7 @@ use std::fmt;
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Act, Executor, Performed};
-use crate::clients::kubernetes::{ApiError, Change, Held, Holder, NodeApi};
+use crate::clients::kubernetes::{ApiError, ChangeOwner, NodeApi, NodeChange, NodeHold};
 use crate::model::{Action, DaemonSetName, DecisionId, KubernetesAccess, OutcomeResult};
 
 /// A request of a killed process may be carried out after the first undo of the next one.
@@ -88,7 +88,7 @@ impl NodeExecutor {
     }
 
     /// Changes the node. Returns in words what that did.
-    pub(super) fn change(&mut self, change: &Change) -> Result<String, String> {
+    pub(super) fn change(&mut self, change: &NodeChange) -> Result<String, String> {
         self.ask(async |api| api.change(change).await)
     }
 
@@ -112,12 +112,12 @@ impl NodeExecutor {
     /// Undoes what a killed run has set, and once the node is known what an orderly end has left.
     fn undo_leftovers(&mut self) {
         let change = match self.leftovers.passes < PASSES {
-            true => Change::ReleaseDecisions(self.own.clone()),
-            false => Change::ReleaseLeft,
+            true => NodeChange::ReleaseDecisions(self.own.clone()),
+            false => NodeChange::ReleaseLeft,
         };
         match self.change(&change) {
             Ok(effect) => {
-                self.leftovers.is_handover_over |= change == Change::ReleaseLeft;
+                self.leftovers.is_handover_over |= change == NodeChange::ReleaseLeft;
                 self.leftovers.passes += 1;
                 self.leftovers.failures = 0;
                 tracing::debug!(effect, "changes of an earlier run in the Kubernetes node");
@@ -169,15 +169,15 @@ impl Executor for NodeExecutor {
     }
 
     fn execute(&mut self, act: &Act) -> Performed {
-        let hold = |taint| Change::Hold(Held { by: Holder::Decision(act.id), taint });
+        let hold = |taint| NodeChange::Hold(NodeHold { by: ChangeOwner::Decision(act.id), taint });
         let change = match &act.action {
             Action::TaintNode { taint, .. } => hold(Some(taint.clone())),
             Action::CordonNode { .. } => hold(None),
-            Action::Undo { decision, .. } => Change::Release(Holder::Decision(*decision)),
+            Action::Undo { decision, .. } => NodeChange::Release(ChangeOwner::Decision(*decision)),
             _ => return Performed::of_another_lane(act),
         };
         match &change {
-            Change::Release(Holder::Decision(decision)) => drop(self.own.remove(decision)),
+            NodeChange::Release(ChangeOwner::Decision(decision)) => drop(self.own.remove(decision)),
             _ => drop(self.own.insert(act.id)),
         }
         match self.change(&change) {
@@ -209,7 +209,7 @@ impl Executor for NodeExecutor {
         if self.hand_over() {
             return;
         }
-        if let Err(error) = self.change(&Change::ReleaseAll) {
+        if let Err(error) = self.change(&NodeChange::ReleaseAll) {
             tracing::warn!(
                 "a taint or a cordon may be left in the Kubernetes node: {error}; the next start \
                  undoes it"
@@ -279,9 +279,9 @@ mod tests {
             };
             let mut first = executor(true);
             first.begin();
-            let (key, by) = ("a".to_owned(), Holder::Decision(DecisionId(1)));
+            let (key, by) = ("a".to_owned(), ChangeOwner::Decision(DecisionId(1)));
             let taint = Some(Taint { key, value: None, effect: TaintEffect::NoSchedule });
-            first.change(&Change::Hold(Held { by, taint })).unwrap();
+            first.change(&NodeChange::Hold(NodeHold { by, taint })).unwrap();
             first.own.insert(DecisionId(1));
             requests.lock().unwrap().clear();
             first.end();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::evict::{Unloaded, unload};
+use super::evict::{UnloadResult, unload};
 use super::{compact_memory, drop_caches};
 use crate::model::{CacheKind, bytes_text};
 
@@ -25,7 +25,7 @@ impl MemoryPreparer {
         files: &[Arc<str>],
         is_enough: &dyn Fn() -> bool,
     ) -> Result<Option<String>, String> {
-        let Unloaded { files, bytes, refused } = unload(files, is_enough)?;
+        let UnloadResult { files, bytes, refused } = unload(files, is_enough)?;
         if files == 0
             && let Some(refused) = refused
         {

@@ -103,11 +103,11 @@ pub struct Busy;
 /// The worker. Dropping it shuts it down without waiting.
 #[derive(Debug)]
 pub struct ActionWorker {
-    ordinary: Crew,
-    brake: Crew,
-    start: Crew,
-    kubernetes: Option<Crew>,
-    reboot: Mutex<SpareCrew>,
+    ordinary: LaneThreads,
+    brake: LaneThreads,
+    start: LaneThreads,
+    kubernetes: Option<LaneThreads>,
+    reboot: Mutex<LazyLaneThreads>,
     clock: fn() -> Moment,
     end_pauses: EndPauses,
 }
@@ -122,28 +122,28 @@ impl fmt::Debug for EndPauses {
 }
 
 /// A crew whose threads start with its first act: on most machines never.
-enum SpareCrew {
+enum LazyLaneThreads {
     /// No act so far.
     Unused(Box<(LaneSetup, Common)>),
     /// The threads run.
-    Running(Crew),
+    Running(LaneThreads),
     /// Its threads could not be started.
     Lost,
 }
 
-impl fmt::Debug for SpareCrew {
+impl fmt::Debug for LazyLaneThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SpareCrew")
     }
 }
 
-impl SpareCrew {
+impl LazyLaneThreads {
     fn submit(&mut self, act: Act) -> Result<(), Busy> {
         if let Self::Unused(_) = self
             && let Self::Unused(parts) = std::mem::replace(self, Self::Lost)
         {
             let (setup, common) = *parts;
-            match Crew::start(Lane::Reboot, setup, common) {
+            match LaneThreads::start(Lane::Reboot, setup, common) {
                 Ok(crew) => *self = Self::Running(crew),
                 Err(error) => tracing::error!("cannot start the thread that reboots: {error}"),
             }
@@ -154,7 +154,7 @@ impl SpareCrew {
         }
     }
 
-    fn running(&self) -> Option<&Crew> {
+    fn running(&self) -> Option<&LaneThreads> {
         match self {
             Self::Running(crew) => Some(crew),
             Self::Unused(_) | Self::Lost => None,
@@ -164,29 +164,29 @@ impl SpareCrew {
 
 /// The two threads of a lane: one action at a time.
 #[derive(Debug)]
-struct Crew {
-    inbox: Sender<Message>,
-    load: Arc<Load>,
+struct LaneThreads {
+    inbox: Sender<LaneMessage>,
+    load: Arc<LaneLoad>,
     ended: Receiver<()>,
     undone: Receiver<()>,
 }
 
 #[derive(Debug, Default)]
-struct Load {
+struct LaneLoad {
     waiting: AtomicUsize,
     hanging: AtomicBool,
 }
 
 #[derive(Debug)]
-enum Message {
+enum LaneMessage {
     Act(Act),
-    Performed(Report),
+    Performed(ActReport),
     Shutdown,
 }
 
 /// The outcome of a decision.
 #[derive(Debug)]
-struct Report {
+struct ActReport {
     performed: Performed,
     ended: Moment,
     took: Duration,
@@ -208,13 +208,13 @@ impl ActionWorker {
         let WorkerSetup { outcomes, wake, clock, time_limit, end_pauses, .. } = setup;
         let common = Common { outcomes, wake: wake.into(), clock, time_limit };
         Ok(Self {
-            ordinary: Crew::start(Lane::Ordinary, ordinary, common.clone())?,
-            brake: Crew::start(Lane::Brake, brake, common.clone())?,
-            start: Crew::start(Lane::Start, start, common.clone())?,
+            ordinary: LaneThreads::start(Lane::Ordinary, ordinary, common.clone())?,
+            brake: LaneThreads::start(Lane::Brake, brake, common.clone())?,
+            start: LaneThreads::start(Lane::Start, start, common.clone())?,
             kubernetes: kubernetes
-                .map(|setup| Crew::start(Lane::Kubernetes, setup, common.clone()))
+                .map(|setup| LaneThreads::start(Lane::Kubernetes, setup, common.clone()))
                 .transpose()?,
-            reboot: Mutex::new(SpareCrew::Unused(Box::new((reboot, common)))),
+            reboot: Mutex::new(LazyLaneThreads::Unused(Box::new((reboot, common)))),
             clock,
             end_pauses: EndPauses(end_pauses),
         })
@@ -232,7 +232,7 @@ impl ActionWorker {
         crew.submit(act)
     }
 
-    fn reboot_crew(&self) -> MutexGuard<'_, SpareCrew> {
+    fn reboot_crew(&self) -> MutexGuard<'_, LazyLaneThreads> {
         self.reboot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -277,17 +277,17 @@ impl Drop for ActionWorker {
         for crew in crews.into_iter().chain(&self.kubernetes) {
             crew.leave();
         }
-        self.reboot_crew().running().map(Crew::leave);
+        self.reboot_crew().running().map(LaneThreads::leave);
     }
 }
 
-impl Crew {
+impl LaneThreads {
     fn start(lane: Lane, setup: LaneSetup, common: Common) -> std::io::Result<Self> {
         let (inbox, messages) = channel();
         let (orders, ordered) = sync_channel(1);
         let (goodbye, ended) = sync_channel(1);
         let (last_done, undone) = sync_channel(1);
-        let load = Arc::new(Load::default());
+        let load = Arc::new(LaneLoad::default());
         let stage = Arc::new(AtomicU8::new(IDLE));
         let performer = Performer {
             setup,
@@ -328,12 +328,12 @@ impl Crew {
             self.load.waiting.fetch_sub(1, Ordering::AcqRel);
             return Err(Busy);
         }
-        self.inbox.send(Message::Act(act)).map_err(|_| Busy)
+        self.inbox.send(LaneMessage::Act(act)).map_err(|_| Busy)
     }
 
     /// Ends the lane. Returns whether its threads were running.
     fn leave(&self) -> bool {
-        self.inbox.send(Message::Shutdown).is_ok()
+        self.inbox.send(LaneMessage::Shutdown).is_ok()
     }
 }
 
@@ -362,7 +362,7 @@ struct Performer {
     is_intent_awaited: bool,
     clock: fn() -> Moment,
     stage: Arc<AtomicU8>,
-    reports: Sender<Message>,
+    reports: Sender<LaneMessage>,
 }
 
 impl Performer {
@@ -387,8 +387,8 @@ impl Performer {
                 .unwrap_or_else(|panic| OutcomeResult::Failed(describe_panic(&*panic)).into());
             let ended = (self.clock)();
             let took = ended.uptime.saturating_sub(began.uptime);
-            let report = Report { performed, ended, took };
-            if self.reports.send(Message::Performed(report)).is_err() {
+            let report = ActReport { performed, ended, took };
+            if self.reports.send(LaneMessage::Performed(report)).is_err() {
                 return;
             }
         }
@@ -443,14 +443,14 @@ struct Supervisor {
     orders: SyncSender<Act>,
     common: Common,
     stage: Arc<AtomicU8>,
-    load: Arc<Load>,
+    load: Arc<LaneLoad>,
     queue: VecDeque<Act>,
-    running: Option<Running>,
+    running: Option<RunningAct>,
     leaving: bool,
 }
 
 /// The current act of the performer.
-struct Running {
+struct RunningAct {
     act: Act,
     began: Duration,
     gives_up: Duration,
@@ -459,7 +459,7 @@ struct Running {
 }
 
 impl Supervisor {
-    fn run(mut self, messages: &Receiver<Message>) {
+    fn run(mut self, messages: &Receiver<LaneMessage>) {
         loop {
             let waiting_for = self.running.as_ref().filter(|running| !running.given_up);
             if self.leaving && waiting_for.is_none() {
@@ -473,9 +473,9 @@ impl Supervisor {
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match received {
-                Ok(Message::Act(act)) => self.accept(act),
-                Ok(Message::Performed(report)) => self.performed(report),
-                Ok(Message::Shutdown) => self.leave(),
+                Ok(LaneMessage::Act(act)) => self.accept(act),
+                Ok(LaneMessage::Performed(report)) => self.performed(report),
+                Ok(LaneMessage::Shutdown) => self.leave(),
                 Err(RecvTimeoutError::Timeout) => self.give_up(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -504,13 +504,13 @@ impl Supervisor {
         match self.orders.try_send(act.clone()) {
             Ok(()) => {
                 let gives_up = began.saturating_add(self.common.time_limit);
-                self.running = Some(Running { act, began, gives_up, given_up: false });
+                self.running = Some(RunningAct { act, began, gives_up, given_up: false });
             }
             Err(_) => self.refuse(&act, "the acting thread has ended"),
         }
     }
 
-    fn performed(&mut self, report: Report) {
+    fn performed(&mut self, report: ActReport) {
         self.stage.store(IDLE, Ordering::Release);
         let Some(running) = self.running.take() else { return };
         if running.given_up {
@@ -541,7 +541,7 @@ impl Supervisor {
         self.load.hanging.store(true, Ordering::Release);
         let now = self.now();
         let took = now.uptime.saturating_sub(running.began);
-        self.settle(&running.act, Report { performed: result.into(), ended: now, took });
+        self.settle(&running.act, ActReport { performed: result.into(), ended: now, took });
         self.running = Some(running);
         self.refuse_queue("an earlier action still hangs");
     }
@@ -565,14 +565,14 @@ impl Supervisor {
         self.settle(act, self.at_once(OutcomeResult::NotDone(why.to_owned())));
     }
 
-    fn at_once(&self, result: OutcomeResult) -> Report {
-        Report { performed: result.into(), ended: self.now(), took: Duration::ZERO }
+    fn at_once(&self, result: OutcomeResult) -> ActReport {
+        ActReport { performed: result.into(), ended: self.now(), took: Duration::ZERO }
     }
 
-    fn settle(&self, act: &Act, report: Report) {
+    fn settle(&self, act: &Act, report: ActReport) {
         self.load.waiting.fetch_sub(1, Ordering::AcqRel);
         let (decision, action) = (act.id, act.action.name().to_owned());
-        let Report { performed: Performed { result, effect }, ended, took } = report;
+        let ActReport { performed: Performed { result, effect }, ended, took } = report;
         let outcome = Outcome { decision, action, result, ended, took, effect };
         // The loop may be gone.
         let _ = self.common.outcomes.send(outcome);

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::Exit;
-use super::control::Client;
+use super::control::ControlClient;
 use super::storage::StorageArguments;
 use crate::cli::output::{errln, outln};
 use crate::config::flags::RunFlags;
@@ -17,8 +17,8 @@ use crate::config::measure::size_bytes;
 use crate::config::settings::Settings;
 use crate::daemon::user_name;
 use crate::model::{StartNeed, author, bytes_text, printable};
-use crate::parse::container::{Inspected, inspected};
-use crate::sources::deferred::{Adopted, AdoptedContainer, AdoptedFile};
+use crate::parse::container::{InspectedContainer, inspected};
+use crate::sources::deferred::{AdoptedContainer, AdoptedContainers, AdoptedFile};
 use crate::supervisors::docker::{Docker, DockerError, socket_of_environment, within};
 
 /// Timeout of a request to Docker.
@@ -140,10 +140,10 @@ pub fn execute(arguments: &AdoptArguments) -> anyhow::Result<Exit> {
 /// removes the record.
 fn take_over(
     socket: &Path,
-    found: &Inspected,
+    found: &InspectedContainer,
     entry: &AdoptedContainer,
     file: &mut AdoptedFile,
-    before: Adopted,
+    before: AdoptedContainers,
 ) -> anyhow::Result<()> {
     let mut after = before.clone();
     after.version = VERSION;
@@ -178,7 +178,7 @@ fn undo(
     arguments: &AdoptArguments,
     socket: &Path,
     file: &mut AdoptedFile,
-    mut adopted: Adopted,
+    mut adopted: AdoptedContainers,
 ) -> anyhow::Result<Exit> {
     let wanted = &arguments.container;
     let mut its = adopted.containers.iter().filter(|(id, known)| {
@@ -225,7 +225,7 @@ fn undo(
 
 /// Warnings about conditions for a restart.
 fn remarks(settings: &Settings) -> Vec<String> {
-    let client = Client::new(&settings.web.control_socket);
+    let client = ControlClient::new(&settings.web.control_socket);
     let status = client.request("GET", "/api/v1/status", None);
     let mode = status.as_ref().ok().and_then(|reply| reply.data.get("mode")?.as_str());
     match (status.is_ok(), mode) {
@@ -245,7 +245,7 @@ fn remarks(settings: &Settings) -> Vec<String> {
 
 fn show(
     arguments: &AdoptArguments,
-    found: &Inspected,
+    found: &InspectedContainer,
     entry: &AdoptedContainer,
     remarks: &[String],
 ) {
@@ -301,11 +301,11 @@ fn show(
 /// Docker rejects the request.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Refused(String);
+struct DockerRefusal(String);
 
 /// Returns the exit code. A rejection by Docker is not a failure of this program.
 fn refused(error: anyhow::Error) -> anyhow::Result<Exit> {
-    if error.downcast_ref::<Refused>().is_none() {
+    if error.downcast_ref::<DockerRefusal>().is_none() {
         return Err(error);
     }
     errln!("umawarden: {error:#}");
@@ -336,7 +336,7 @@ fn of_socket(socket: &Path, error: &str) -> anyhow::Error {
     anyhow::anyhow!("{}: {error}", socket.display())
 }
 
-fn inspect(socket: &Path, container: &str) -> anyhow::Result<Inspected> {
+fn inspect(socket: &Path, container: &str) -> anyhow::Result<InspectedContainer> {
     let Some(body) = inspect_text(socket, container)? else {
         bail!("there is no container {container}: `docker ps -a` lists them");
     };
@@ -358,16 +358,16 @@ fn set_policy(socket: &Path, id: &str, policy: &str, most: i64) -> anyhow::Resul
         Err(error) if error.is_not_found() => {
             let why = "this Docker cannot change a restart policy (Podman cannot): create the \
                        container anew, with --restart no and --label umawarden.restart=when-ready";
-            bail!(Refused(why.to_owned()));
+            bail!(DockerRefusal(why.to_owned()));
         }
         Err(error @ DockerError::Status { .. }) => {
-            bail!(Refused(printable(&error.to_string()).into_owned()));
+            bail!(DockerRefusal(printable(&error.to_string()).into_owned()));
         }
         Err(error) => return Err(of_socket(socket, &error.to_string())),
     }
     let now = inspect(socket, id)?.restart_policy;
     if *now != *policy {
-        bail!(Refused(format!("Docker says that the restart policy is \"{now}\" still")));
+        bail!(DockerRefusal(format!("Docker says that the restart policy is \"{now}\" still")));
     }
     Ok(())
 }

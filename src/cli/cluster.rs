@@ -31,7 +31,7 @@ Exit codes: 0 all nodes are known; 1 one is unknown; 2 no cluster is configured,
 answers, or this user may not query it.";
 
 #[derive(Debug, Deserialize)]
-struct Node {
+struct ClusterNode {
     node: String,
     #[serde(rename = "self")]
     is_self: bool,
@@ -57,19 +57,19 @@ pub fn execute(arguments: &ClusterArguments) -> anyhow::Result<Exit> {
         "no cluster is configured: write cluster: {{peers: [spark-2, spark-3]}} into the \
          configuration file, and restart the daemon"
     );
-    let nodes = entries::<Node>(reply, "nodes")?;
+    let nodes = entries::<ClusterNode>(reply, "nodes")?;
     list(&nodes, daemon.json, "", line);
     let is_any_unknown = nodes.iter().any(|(_, node)| !node.is_known());
     Ok(if is_any_unknown { Exit::Findings } else { Exit::Fine })
 }
 
-impl Node {
+impl ClusterNode {
     fn is_known(&self) -> bool {
         self.unknown.is_none() && self.available_bytes.is_some()
     }
 }
 
-fn line(node: &Node) -> String {
+fn line(node: &ClusterNode) -> String {
     let name = printable(&node.node);
     let mut line = match (&node.unknown, node.available_bytes, node.total_bytes) {
         (Some(why), ..) => format!("{name:<28} unknown: {}", printable(why)),

@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Exit;
-use crate::access::{self, AccessError, Checked};
+use crate::access::{self, AccessError, AccessSummary};
 use crate::cli::output::{errln, outln};
 use crate::clients::files;
 use crate::config::flags::RunFlags;
 use crate::config::mistake::Mistakes;
-use crate::config::reader::{LoadError, Loaded, check_paths, environment, load};
+use crate::config::reader::{LoadError, LoadedConfig, check_paths, environment, load};
 use crate::config::settings::Settings;
 use crate::daemon::{access_files, collector};
 use crate::model::{DeclaredRestart, RestartMatch, counted, mode_text, off_text};
@@ -30,13 +30,13 @@ pub struct ConfigArguments {
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
     /// Read everything that `umawarden run` would with the same flags, and print the mistakes.
-    Check(Box<CheckArguments>),
+    Check(Box<ConfigCheckArguments>),
 }
 
 /// Arguments of `umawarden config check`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
-struct CheckArguments {
+struct ConfigCheckArguments {
     /// The flags of `umawarden run`.
     #[command(flatten)]
     flags: RunFlags,
@@ -66,19 +66,19 @@ pub fn execute(arguments: &ConfigArguments) -> anyhow::Result<Exit> {
     }
     Ok(match &checked {
         Ok(_) => Exit::Fine,
-        Err(Wrong { mistakes: Some(_), .. }) => Exit::Findings,
+        Err(ConfigProblem { mistakes: Some(_), .. }) => Exit::Findings,
         Err(_) => Exit::Unusable,
     })
 }
 
 /// A mistake.
-struct Wrong {
+struct ConfigProblem {
     text: String,
     /// Mistakes with a position.
     mistakes: Option<Mistakes>,
 }
 
-impl From<LoadError> for Wrong {
+impl From<LoadError> for ConfigProblem {
     fn from(error: LoadError) -> Self {
         let text = error.to_string();
         let mistakes = match error {
@@ -89,7 +89,7 @@ impl From<LoadError> for Wrong {
     }
 }
 
-impl From<AccessError> for Wrong {
+impl From<AccessError> for ConfigProblem {
     fn from(error: AccessError) -> Self {
         let text = error.to_string();
         let mistakes = match error {
@@ -100,7 +100,7 @@ impl From<AccessError> for Wrong {
     }
 }
 
-fn check(flags: &RunFlags) -> Result<(Loaded, Checked), Wrong> {
+fn check(flags: &RunFlags) -> Result<(LoadedConfig, AccessSummary), ConfigProblem> {
     let mut loaded = load(flags, &environment())?;
     check_paths(&loaded.settings.path)?;
     loaded.remarks.extend(off_text(&loaded.rules.shipped_off));
@@ -161,11 +161,11 @@ fn of_users(settings: &Settings, folders: &Path) -> Vec<String> {
     settings.restarts.iter().filter_map(of).collect()
 }
 
-fn rules(loaded: &Loaded) -> usize {
+fn rules(loaded: &LoadedConfig) -> usize {
     loaded.rules.groups.iter().map(|group| group.rules.len()).sum()
 }
 
-fn print(checked: &Result<(Loaded, Checked), Wrong>) {
+fn print(checked: &Result<(LoadedConfig, AccessSummary), ConfigProblem>) {
     let (loaded, access) = match checked {
         Ok(checked) => checked,
         Err(wrong) => {
@@ -193,7 +193,7 @@ fn counted_entries(entries: usize) -> String {
     if entries == 1 { "1 entry".to_owned() } else { format!("{entries} entries") }
 }
 
-fn as_json(checked: &Result<(Loaded, Checked), Wrong>) -> Value {
+fn as_json(checked: &Result<(LoadedConfig, AccessSummary), ConfigProblem>) -> Value {
     match checked {
         Ok((loaded, access)) => json!({
             "fine": true,
@@ -206,7 +206,7 @@ fn as_json(checked: &Result<(Loaded, Checked), Wrong>) -> Value {
             "token_entries": access.entries,
             "remarks": loaded.remarks.iter().chain(&access.remarks).collect::<Vec<_>>(),
         }),
-        Err(Wrong { text, mistakes }) => json!({
+        Err(ConfigProblem { text, mistakes }) => json!({
             "fine": false,
             "error": text,
             "mistakes": mistakes.as_ref().map(|mistakes| &mistakes.0),

@@ -10,11 +10,11 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-pub(super) use client::{Client, ClientError, Reply};
+pub(super) use client::{ClientError, ControlClient, DaemonResponse};
 
 use super::Exit;
 use super::storage::StorageArguments;
-use super::style::Row;
+use super::style::StyledRow;
 use crate::cli::output::{errln, outln};
 use crate::config::flags::RunFlags;
 use crate::config::measure::duration_within;
@@ -74,8 +74,8 @@ impl DaemonArguments {
     }
 
     /// The daemon at this address.
-    pub(super) fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::new(&self.files()?.socket))
+    pub(super) fn client(&self) -> anyhow::Result<ControlClient> {
+        Ok(ControlClient::new(&self.files()?.socket))
     }
 }
 
@@ -126,16 +126,16 @@ pub(super) fn put_lasts(
 /// # Errors
 /// The daemon hangs, is shutting down, or rejects the order.
 pub(super) fn print_result(
-    reply: Reply,
+    reply: DaemonResponse,
     as_json: bool,
     text: impl FnOnce(&Value) -> String,
 ) -> anyhow::Result<Exit> {
-    let Reply { status, data, problem, warnings } = reply;
+    let DaemonResponse { status, data, problem, warnings } = reply;
     match status {
         200 => {
             match as_json {
                 true => outln!("{data}"),
-                false => Row::from(text(&data)).print(),
+                false => StyledRow::from(text(&data)).print(),
             }
             for warning in warnings {
                 errln!("umawarden: {}", printable(&warning));
@@ -155,7 +155,7 @@ pub(super) fn print_result(
 /// # Errors
 /// The response is no such list.
 pub(super) fn entries<T: serde::de::DeserializeOwned>(
-    reply: Reply,
+    reply: DaemonResponse,
     name: &str,
 ) -> anyhow::Result<Vec<(Value, T)>> {
     if reply.status != 200 {
@@ -171,7 +171,7 @@ pub(super) fn entries<T: serde::de::DeserializeOwned>(
 }
 
 /// Prints a list, one line per entry. An empty one is reported on standard error.
-pub(super) fn list<T, R: Into<Row>>(
+pub(super) fn list<T, R: Into<StyledRow>>(
     entries: &[(Value, T)],
     as_json: bool,
     nothing: &str,

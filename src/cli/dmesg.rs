@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::Exit;
 use super::log_input::{LogInput, ReadAs, STANDARD_INPUT, not_a_log, open_log, utc_from, written};
-use super::progress::{Progress, Watched};
+use super::progress::{Progress, ProgressReader};
 use super::style::{fitted, fitted_lines};
 use crate::cli::output::{self, ReaderGone, errln};
 use crate::model::{KernelEvent, counted};
@@ -96,7 +96,7 @@ Examples:
 /// # Errors
 /// The log cannot be opened or read, or the output cannot be written.
 pub fn execute(arguments: &DmesgArguments) -> anyhow::Result<Exit> {
-    let mut report = Report::new(output::stdout(), arguments.json, arguments.all);
+    let mut report = EventReport::new(output::stdout(), arguments.json, arguments.all);
     let result = read(arguments.file.as_deref(), &mut report).and_then(|()| report.finish());
     let unread = match result {
         Ok(unread) => unread,
@@ -135,7 +135,7 @@ fn unread_text(file: Option<&Path>, count: u64, first: &UnreadFault) -> String {
     )
 }
 
-fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result<()> {
+fn read<W: Write>(file: Option<&Path>, report: &mut EventReport<W>) -> anyhow::Result<()> {
     match file {
         Some(path) if path.as_os_str() == "-" => read_input(report),
         Some(path) if path == Path::new("/dev/kmsg") => read_kmsg(report),
@@ -143,7 +143,7 @@ fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result
             let file = open_log(path).map_err(|error| cannot_open(path, error))?;
             let bytes = path.metadata().ok().filter(Metadata::is_file);
             let mut progress = Progress::bytes("dmesg", bytes.map(|metadata| metadata.len()));
-            let input = BufReader::new(Watched::new(file, &mut progress));
+            let input = BufReader::new(ProgressReader::new(file, &mut progress));
             read_log(input, &path.display().to_string(), written(path), report)
         }
         None if !is_piped() => read_kmsg(report),
@@ -152,9 +152,9 @@ fn read<W: Write>(file: Option<&Path>, report: &mut Report<W>) -> anyhow::Result
 }
 
 /// Reads standard input.
-fn read_input<W: Write>(report: &mut Report<W>) -> anyhow::Result<()> {
+fn read_input<W: Write>(report: &mut EventReport<W>) -> anyhow::Result<()> {
     let mut progress = Progress::bytes("dmesg", None);
-    let input = BufReader::new(Watched::new(io::stdin(), &mut progress));
+    let input = BufReader::new(ProgressReader::new(io::stdin(), &mut progress));
     read_log(input, STANDARD_INPUT, None, report)
 }
 
@@ -182,7 +182,7 @@ fn read_log<W: Write>(
     input: impl BufRead,
     name: &str,
     newest: Option<SystemTime>,
-    report: &mut Report<W>,
+    report: &mut EventReport<W>,
 ) -> anyhow::Result<()> {
     let log = LogInput::new(input, name, newest);
     let read_as = log.read("umawarden dmesg", &mut |message| report.message(&message))?;
@@ -192,7 +192,7 @@ fn read_log<W: Write>(
 }
 
 /// Reads the current content of `/dev/kmsg`.
-fn read_kmsg<W: Write>(report: &mut Report<W>) -> anyhow::Result<()> {
+fn read_kmsg<W: Write>(report: &mut EventReport<W>) -> anyhow::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let kmsg: OwnedFd = rustix::fs::open("/dev/kmsg", flags, Mode::empty())
         .context("cannot open /dev/kmsg (root or CAP_SYSLOG is needed; or pipe dmesg in)")?;
@@ -225,7 +225,7 @@ fn boot_zero() -> Timestamp {
 }
 
 /// A row that waits until no earlier one can come.
-struct Waiting {
+struct WaitingRow {
     /// The event's kind; `None` for a record of user space.
     kind: Option<&'static str>,
     json: String,
@@ -234,7 +234,7 @@ struct Waiting {
 }
 
 /// Writes events in the log's order, whatever the order of detection.
-struct Report<W: Write> {
+struct EventReport<W: Write> {
     out: W,
     json: bool,
     all: bool,
@@ -249,7 +249,7 @@ struct Report<W: Write> {
     /// Time and identity of the records that were read.
     seen: BTreeSet<(Option<Duration>, u64)>,
     /// By number of the message that has the event's time.
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, WaitingRow>,
     /// Stamps of messages that may still date events.
     stamps: BTreeMap<u64, Message>,
     counts: BTreeMap<&'static str, u64>,
@@ -258,7 +258,7 @@ struct Report<W: Write> {
     header_written: bool,
 }
 
-impl<W: Write> Report<W> {
+impl<W: Write> EventReport<W> {
     fn new(out: W, json: bool, all: bool) -> Self {
         Self {
             out,
@@ -358,9 +358,9 @@ impl<W: Write> Report<W> {
                 false => message.map_or(TEXT, provenance_in_text),
             };
             let stamp = message.map(|message| message.stamp.clone()).unwrap_or_default();
-            let row = Waiting {
+            let row = WaitingRow {
                 kind: Some(event.kind.kind()),
-                json: serde_json::to_string(&Object::of(&event, message, provenance))?,
+                json: serde_json::to_string(&EventObject::of(&event, message, provenance))?,
                 time: event.utc.map_or(stamp, |utc| format!("{utc:.3}")),
                 what,
             };
@@ -385,7 +385,7 @@ impl<W: Write> Report<W> {
         Ok(())
     }
 
-    fn write(&mut self, row: &Waiting) -> anyhow::Result<()> {
+    fn write(&mut self, row: &WaitingRow) -> anyhow::Result<()> {
         if let Some(kind) = row.kind {
             *self.counts.entry(kind).or_default() += 1;
         }
@@ -460,7 +460,7 @@ fn identity(message: &Message) -> Option<u64> {
 
 /// One line of `--json`: the event, and fields of its message that the event does not have.
 #[derive(Serialize)]
-struct Object<'a> {
+struct EventObject<'a> {
     #[serde(flatten)]
     event: &'a LoggedEvent,
     /// The host, pod or file that the log names.
@@ -475,7 +475,7 @@ struct Object<'a> {
     provenance: &'static str,
 }
 
-impl<'a> Object<'a> {
+impl<'a> EventObject<'a> {
     fn of(event: &'a LoggedEvent, message: Option<&'a Message>, provenance: &'static str) -> Self {
         Self {
             event,
@@ -506,7 +506,7 @@ fn uptime_seconds(message: &Message) -> Option<f64> {
 }
 
 /// A record of user space, marked as such.
-fn user_record(message: &Message) -> Waiting {
+fn user_record(message: &Message) -> WaitingRow {
     let mut record = serde_json::json!({
         "kind": "user_record",
         "facility": message.facility,
@@ -522,7 +522,7 @@ fn user_record(message: &Message) -> Waiting {
         record["uptime_seconds"] = seconds.into();
     }
     let who = message.identifier.as_deref().unwrap_or("user space");
-    Waiting {
+    WaitingRow {
         kind: None,
         json: record.to_string(),
         time: message.utc.map_or_else(|| message.stamp.clone(), |utc| format!("{utc:.3}")),

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::Exit;
 use super::control::DaemonArguments;
-use super::style::{Row, Tone};
+use super::style::{StyledRow, Tone};
 use crate::cli::output::outln;
 use crate::doctor::{Finding, Severity, examine};
 use crate::model::counted;
@@ -93,7 +93,7 @@ pub fn execute(arguments: &DoctorArguments) -> anyhow::Result<Exit> {
         } else if arguments.all || finding.severity != Severity::Ok {
             row(finding).print();
             if let Some(fix) = &finding.fix {
-                Row::new(Tone::Strong, "             fix: ", fix).print();
+                StyledRow::new(Tone::Strong, "             fix: ", fix).print();
             }
         }
     }
@@ -114,7 +114,7 @@ pub fn execute(arguments: &DoctorArguments) -> anyhow::Result<Exit> {
     })
 }
 
-fn row(finding: &Finding) -> Row {
+fn row(finding: &Finding) -> StyledRow {
     let Finding { check, severity, subject, text, .. } = finding;
     let tone = match severity {
         Severity::Problem => Tone::Bad,
@@ -126,5 +126,5 @@ fn row(finding: &Finding) -> Row {
         Some(subject) => format!("{subject}, {check}: {text}"),
         None => format!("{check}: {text}"),
     };
-    Row::new(tone, &format!("{:<12} ", severity.name()), &text)
+    StyledRow::new(tone, &format!("{:<12} ", severity.name()), &text)
 }

@@ -7,8 +7,8 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::control::{Client, DaemonArguments, entries, list};
-use super::style::{Row, Screen, Tone};
+use super::control::{ControlClient, DaemonArguments, entries, list};
+use super::style::{Screen, StyledRow, Tone};
 use super::{Exit, last_boot};
 use crate::cli::output::{self, errln, outln};
 use crate::engines::ENGINES;
@@ -59,7 +59,7 @@ fn after_help() -> String {
 
 /// The printed fields; `--json` has all.
 #[derive(Debug, Deserialize)]
-struct Engine {
+struct EngineRow {
     name: String,
     kind: EngineKind,
     phase: EnginePhase,
@@ -74,7 +74,7 @@ struct Engine {
     server: ProcessId,
     model: Option<String>,
     requests: Option<u64>,
-    load: Option<Load>,
+    load: Option<EngineLoad>,
     memory_bytes: u64,
     load_read_bytes: Option<u64>,
     processes: Vec<Value>,
@@ -101,28 +101,28 @@ struct DeferredRestart {
 
 /// The load of an engine.
 #[derive(Debug, Deserialize)]
-struct Load {
+struct EngineLoad {
     kv_cache_usage: Option<f64>,
     sleeping: Option<bool>,
 }
 
 /// What the daemon has answered.
-struct Answer {
-    engines: Vec<(Value, Engine)>,
+struct EnginesResponse {
+    engines: Vec<(Value, EngineRow)>,
     held: Vec<(Value, DeferredRestart)>,
 }
 
-impl Answer {
-    fn of(client: &Client) -> anyhow::Result<Self> {
+impl EnginesResponse {
+    fn of(client: &ControlClient) -> anyhow::Result<Self> {
         let reply = client.request("GET", "/api/v1/engines", None)?;
         let held = entries::<DeferredRestart>(reply.clone(), "deferred_restarts")?;
-        Ok(Self { engines: entries::<Engine>(reply, "engines")?, held })
+        Ok(Self { engines: entries::<EngineRow>(reply, "engines")?, held })
     }
 
     /// Every engine and restart: what changes when it is news, its JSON, and its line.
-    fn all(&self) -> impl Iterator<Item = (String, &Value, Row)> {
+    fn all(&self) -> impl Iterator<Item = (String, &Value, StyledRow)> {
         let engines = self.engines.iter().map(|(json, engine)| {
-            let Engine { name, phase, stuck, lost_rank, other_ranks, .. } = engine;
+            let EngineRow { name, phase, stuck, lost_rank, other_ranks, .. } = engine;
             (format!("{name} {phase} {stuck} {lost_rank:?} {other_ranks:?}"), json, row(engine))
         });
         let held = self.held.iter().map(|(json, held)| {
@@ -139,11 +139,11 @@ impl Answer {
 pub fn execute(arguments: &EnginesArguments) -> anyhow::Result<Exit> {
     let daemon = &arguments.daemon;
     let client = daemon.client()?;
-    let answer = Answer::of(&client)?;
+    let answer = EnginesResponse::of(&client)?;
     if arguments.watch {
         return watch(&client, answer, daemon.json);
     }
-    let Answer { engines, held } = answer;
+    let EnginesResponse { engines, held } = answer;
     let nothing = if held.is_empty() { NOTHING } else { "" };
     list(&engines, daemon.json, nothing, row);
     list(&held, daemon.json, "", restart_row);
@@ -153,7 +153,7 @@ pub fn execute(arguments: &EnginesArguments) -> anyhow::Result<Exit> {
 }
 
 /// Until the reader of the output is gone, or a signal ends it.
-fn watch(client: &Client, first: Answer, as_json: bool) -> anyhow::Result<Exit> {
+fn watch(client: &ControlClient, first: EnginesResponse, as_json: bool) -> anyhow::Result<Exit> {
     let client = client.clone().with_patience(WATCH_TAKES);
     let is_redrawn = !as_json && output::is_terminal() && !output::is_dumb();
     let mut known = BTreeSet::new();
@@ -180,19 +180,19 @@ fn watch(client: &Client, first: Answer, as_json: bool) -> anyhow::Result<Exit> 
         }
         is_away = answer.is_err();
         std::thread::sleep(WATCHED_EVERY);
-        answer = Answer::of(&client);
+        answer = EnginesResponse::of(&client);
     }
     Ok(Exit::Fine)
 }
 
-fn screenful(answer: &Answer) -> String {
+fn screenful(answer: &EnginesResponse) -> String {
     let screen = Screen::of_output();
     let lines: Vec<String> = answer.all().map(|(.., row)| row.shown(screen)).collect();
     let lines = if lines.is_empty() { NOTHING.to_owned() } else { lines.join("\n") };
     format!("{CLEAR}{lines}\n")
 }
 
-fn restart_row(held: &DeferredRestart) -> Row {
+fn restart_row(held: &DeferredRestart) -> StyledRow {
     let DeferredRestart { name, supervisor, state, seconds, reason, .. } = held;
     let DeferredRestart { need_bytes, estimated_seconds, .. } = held;
     let (thing, lasts) = (supervisor.thing(), time(*seconds));
@@ -204,10 +204,10 @@ fn restart_row(held: &DeferredRestart) -> Row {
     let state = state.meaning();
     let text =
         format!("{state} for {lasts}{left}: {reason}; {thing} with a deferred restart{needs}");
-    Row::new(tone, &format!("{name:<20} "), &text)
+    StyledRow::new(tone, &format!("{name:<20} "), &text)
 }
 
-fn tone(engine: &Engine) -> Tone {
+fn tone(engine: &EngineRow) -> Tone {
     match engine.phase {
         _ if engine.stuck || engine.lost_rank.is_some() => Tone::Bad,
         EnginePhase::Ready | EnginePhase::Serving => Tone::Good,
@@ -217,8 +217,8 @@ fn tone(engine: &Engine) -> Tone {
     }
 }
 
-fn row(engine: &Engine) -> Row {
-    let Engine { name, phase, reason, stuck, found_by, server, .. } = engine;
+fn row(engine: &EngineRow) -> StyledRow {
+    let EngineRow { name, phase, reason, stuck, found_by, server, .. } = engine;
     let (kind, lasts) = (engine.kind.name(), time(engine.seconds));
     let stuck = if *stuck { ", STUCK" } else { "" };
     let lost = engine.lost_rank.as_ref().map(|lost| format!(", LOST: {lost}")).unwrap_or_default();
@@ -250,7 +250,7 @@ fn row(engine: &Engine) -> Row {
     about.extend(engine.key_withheld.as_ref().map(|why| format!("queried without its key: {why}")));
     about.push(format!("found by {found_by}"));
     let text = format!("{phase}{stuck}{lost} for {lasts}: {reason}; {}", about.join(", "));
-    Row::new(tone(engine), &format!("{name:<20} "), &text)
+    StyledRow::new(tone(engine), &format!("{name:<20} "), &text)
 }
 
 /// The first ranks on other nodes, and how many more there are.

@@ -15,10 +15,10 @@ use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use promql_rules::did_you_mean;
 
-use self::journalled::Journalled;
+use self::journalled::OpenedJournal;
 use self::recorded::Recorded;
 use super::Exit;
-use super::control::Client;
+use super::control::ControlClient;
 use super::history::past;
 use super::storage::{StorageArguments, may_be_read};
 use crate::cli::output;
@@ -123,7 +123,7 @@ struct RuleReport {
     source: ReportSource,
     explanation: Explanation,
     /// When the rule entered its state.
-    since: Option<Since>,
+    since: Option<StateSince>,
     /// The newest last.
     decisions: Vec<StoredDecision>,
     /// Gaps and other remarks for the reader.
@@ -143,7 +143,7 @@ enum ReportSource {
 
 /// When a rule entered its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Since {
+enum StateSince {
     /// At this time.
     Exactly(Timestamp),
     /// At this time or earlier.
@@ -184,14 +184,14 @@ fn report(arguments: &ExplainArguments) -> anyhow::Result<RuleReport> {
     may_be_read(&dir)?;
     let journal = match &arguments.recording {
         // It may come from another machine.
-        Some(_) => Journalled::none(),
-        None => Journalled::open(&dir),
+        Some(_) => OpenedJournal::none(),
+        None => OpenedJournal::open(&dir),
     };
     let of_decision = of_decision(arguments, &journal)?;
     let arguments = of_decision.as_ref().unwrap_or(arguments);
     if arguments.is_of_now() {
         let settings = arguments.storage.settings(RunFlags::default())?;
-        let client = Client::new(&settings.web.control_socket);
+        let client = ControlClient::new(&settings.web.control_socket);
         if let Some(report) = live::explain(&client, &dir, arguments.meant(), &journal) {
             return Ok(report);
         }
@@ -214,7 +214,7 @@ fn report(arguments: &ExplainArguments) -> anyhow::Result<RuleReport> {
 /// The arguments with rule and time of the decision whose number was given instead of a rule.
 fn of_decision(
     arguments: &ExplainArguments,
-    journal: &Journalled,
+    journal: &OpenedJournal,
 ) -> anyhow::Result<Option<ExplainArguments>> {
     let number = arguments.meant().trim_start_matches('#').parse();
     let (Ok(number), None) = (number, &arguments.recording) else { return Ok(None) };
@@ -234,7 +234,7 @@ fn of_decision(
 fn from_recording(
     arguments: &ExplainArguments,
     recorded: Recorded,
-    journal: &Journalled,
+    journal: &OpenedJournal,
 ) -> anyhow::Result<RuleReport> {
     let rules = recorded.rules();
     let rule =
@@ -251,10 +251,10 @@ fn from_recording(
     let state = explanation.rule.state.name();
     let before = || {
         let changed = journal.last_change(&rule, recorded.begin())?;
-        (changed.to.name() == state).then_some(Since::Exactly(changed.at.utc))
+        (changed.to.name() == state).then_some(StateSince::Exactly(changed.at.utc))
     };
     let since = recorded.since(&rule).or_else(before);
-    let since = since.unwrap_or(Since::AtLeast(recorded.begin()));
+    let since = since.unwrap_or(StateSince::AtLeast(recorded.begin()));
     Ok(RuleReport {
         at: recorded.at(),
         source: ReportSource::Recording {
@@ -271,7 +271,7 @@ fn from_recording(
 fn from_journal(
     arguments: &ExplainArguments,
     dir: &Path,
-    journal: &Journalled,
+    journal: &OpenedJournal,
 ) -> anyhow::Result<RuleReport> {
     let until = arguments.at.unwrap_or_else(Timestamp::now);
     let kept = recorded::kept(dir);

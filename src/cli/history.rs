@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use promql_rules::did_you_mean;
 use serde::Serialize;
 
-use super::json_time::{Object, OutcomeObject};
+use super::json_time::{OutcomeObject, TimedObject};
 use super::order_text::order_text;
 use super::storage::{StorageArguments, may_be_read};
-use super::style::{Row, Screen, Tone};
+use super::style::{Screen, StyledRow, Tone};
 use super::text::append;
 use super::{Exit, engines, last_boot};
 use crate::cli::output::{self, errln};
@@ -119,8 +119,8 @@ pub fn execute(arguments: &HistoryArguments) -> anyhow::Result<Exit> {
     let end =
         arguments.follow.then(|| reader.end(Timestamp::MAX).map_err(no_journal)).transpose()?;
     let shown = match show(&reader, &query, arguments.json)? {
-        Shown::All(count) => count,
-        Shown::ReaderLeft => return Ok(Exit::Fine),
+        HistoryOutput::All(count) => count,
+        HistoryOutput::ReaderLeft => return Ok(Exit::Fine),
     };
     if shown == 0 {
         let all = TimelineQuery { limit, ..TimelineQuery::default() };
@@ -213,7 +213,7 @@ pub(super) fn past(text: &str) -> Result<Timestamp, String> {
     instant(text, Timestamp::now())
 }
 
-enum Shown {
+enum HistoryOutput {
     All(usize),
     /// The reader of our output (like `head`) has closed it.
     ReaderLeft,
@@ -261,14 +261,18 @@ impl Printer {
     }
 }
 
-fn show(reader: &JournalReader, query: &TimelineQuery, json: bool) -> anyhow::Result<Shown> {
+fn show(
+    reader: &JournalReader,
+    query: &TimelineQuery,
+    json: bool,
+) -> anyhow::Result<HistoryOutput> {
     let mut to = output::stdout();
     let mut printer = Printer::new(json);
     let read = reader.timeline(query, |time, item| printer.print(&mut to, time, &item));
     read.map_err(no_journal)?;
     to.flush()?;
     let count = printer.end()?;
-    Ok(if output::is_reader_gone() { Shown::ReaderLeft } else { Shown::All(count) })
+    Ok(if output::is_reader_gone() { HistoryOutput::ReaderLeft } else { HistoryOutput::All(count) })
 }
 
 fn write_json(to: &mut impl Write, time: Timestamp, item: &TimelineItem) -> std::io::Result<()> {
@@ -278,11 +282,11 @@ fn write_json(to: &mut impl Write, time: Timestamp, item: &TimelineItem) -> std:
         (kind, at): (&'static str, Moment),
         entry: &T,
     ) -> std::io::Result<()> {
-        Ok(serde_json::to_writer(to, &Object::new(time, entry).of_kind(kind).at(at))?)
+        Ok(serde_json::to_writer(to, &TimedObject::new(time, entry).of_kind(kind).at(at))?)
     }
     match item {
         TimelineItem::Event(stored) => {
-            let object = Object::new(time, &stored.event).in_boot(&stored.boot_id);
+            let object = TimedObject::new(time, &stored.event).in_boot(&stored.boot_id);
             serde_json::to_writer(&mut *to, &object)?;
         }
         TimelineItem::Decision(decision) => object(to, time, ("decision", decision.at), decision)?,
@@ -300,7 +304,7 @@ fn write_json(to: &mut impl Write, time: Timestamp, item: &TimelineItem) -> std:
 }
 
 /// An entry for people.
-fn row(time: Timestamp, item: &TimelineItem) -> Row {
+fn row(time: Timestamp, item: &TimelineItem) -> StyledRow {
     let (kind, text) = match item {
         TimelineItem::Event(stored) => {
             let mut text = event_text(&stored.event.kind);
@@ -318,7 +322,7 @@ fn row(time: Timestamp, item: &TimelineItem) -> Row {
         TimelineItem::Operator(command) => ("operator", order_text(command)),
         TimelineItem::Unreadable => ("unreadable", String::new()),
     };
-    Row::new(tone(item), &format!("{time:.3}  {kind:<18}  "), &text)
+    StyledRow::new(tone(item), &format!("{time:.3}  {kind:<18}  "), &text)
 }
 
 /// Faults and failures stand out, then what was done and what began.

@@ -9,7 +9,7 @@ use crate::model::{AimCheck, Moment, Outcome, RuleId};
 
 /// One line.
 #[derive(Debug, Serialize)]
-pub(super) struct Object<'a, T> {
+pub(super) struct TimedObject<'a, T> {
     #[serde(serialize_with = "milliseconds")]
     time: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -24,7 +24,7 @@ pub(super) struct Object<'a, T> {
     entry: &'a T,
 }
 
-impl<'a, T> Object<'a, T> {
+impl<'a, T> TimedObject<'a, T> {
     pub(super) fn new(time: Timestamp, entry: &'a T) -> Self {
         Self { time, uptime_seconds: None, boot_id: None, kind: None, side: None, entry }
     }

@@ -15,7 +15,8 @@ use super::style::{fitted, is_too_wide, stacked};
 use super::text::append;
 use crate::cli::output::{self, errln};
 use crate::journal::black_box::{
-    BootId, EndOfBoot, Folder, Header, LastEvent, Previous, Record, Recovered, Signal, recover,
+    BlackBoxRecord, BootId, EndOfBoot, Folder, Header, LastEvent, PreviousBoot, RecoveredRecords,
+    Signal, recover,
 };
 use crate::model::{
     Moment, ProgramEvent, Reading, as_number, measured_bytes_text, printable, seconds_text,
@@ -76,7 +77,7 @@ pub(super) fn execute(
     let last = recovered.records.last();
     let running = header.boot_id == current && !current.is_empty();
     let end = (!running).then(|| folder.end_of(index, current, last, now()));
-    let shown = Shown { header, end, recovered: &recovered, seconds: arguments.seconds };
+    let shown = LastBootView { header, end, recovered: &recovered, seconds: arguments.seconds };
     let mut to = output::stdout();
     let written = if json { shown.as_json(&mut to) } else { shown.as_table(&mut to) };
     written.and_then(|()| to.flush())?;
@@ -118,17 +119,17 @@ fn choose(
     )
 }
 
-struct Shown<'a> {
+struct LastBootView<'a> {
     header: &'a Header,
     /// `None`: the boot is running.
-    end: Option<Previous>,
-    recovered: &'a Recovered,
+    end: Option<PreviousBoot>,
+    recovered: &'a RecoveredRecords,
     seconds: usize,
 }
 
-impl Shown<'_> {
+impl LastBootView<'_> {
     /// The records of the last seconds.
-    fn records(&self) -> &[Record] {
+    fn records(&self) -> &[BlackBoxRecord] {
         let records = &self.recovered.records;
         let (Some(last), 1..) = (records.last(), self.seconds) else { return records };
         let reach = Duration::from_secs(self.seconds as u64);
@@ -148,7 +149,7 @@ impl Shown<'_> {
             true => writeln!(to)?,
             false => writeln!(to, "\n{}", line(&TITLES))?,
         }
-        let mut before: Option<&Record> = None;
+        let mut before: Option<&BlackBoxRecord> = None;
         for record in records {
             let cells = cells(record, before, last);
             match is_narrow {
@@ -216,7 +217,7 @@ impl Shown<'_> {
 }
 
 /// Seconds to the last record, by uptime.
-fn before_end(record: &Record, last: &Record) -> f64 {
+fn before_end(record: &BlackBoxRecord, last: &BlackBoxRecord) -> f64 {
     let before = last.at.uptime.saturating_sub(record.at.uptime).as_millis();
     // Avoids -0 and excess digits.
     if before == 0 { 0.0 } else { before as f64 / -1000.0 }
@@ -248,7 +249,11 @@ fn line<T: Display>(cells: &[T; TITLES.len()]) -> String {
     text
 }
 
-fn cells(record: &Record, before: Option<&Record>, last: &Record) -> [String; TITLES.len()] {
+fn cells(
+    record: &BlackBoxRecord,
+    before: Option<&BlackBoxRecord>,
+    last: &BlackBoxRecord,
+) -> [String; TITLES.len()] {
     let bytes = |signal| match record.get(signal) {
         Reading::Value(bytes) => measured_bytes_text(bytes),
         absent => word(absent).to_owned(),
@@ -276,7 +281,7 @@ fn word(absent: Reading<f64>) -> &'static str {
 }
 
 /// The notable values of a second.
-fn remarks(record: &Record, before: Option<&Record>) -> String {
+fn remarks(record: &BlackBoxRecord, before: Option<&BlackBoxRecord>) -> String {
     let mut remarks = Vec::new();
     if record.missed > 0 {
         remarks.push(format!("{} s before this without a record", record.missed));
@@ -310,9 +315,9 @@ fn remarks(record: &Record, before: Option<&Record>) -> String {
 }
 
 #[derive(Serialize)]
-struct Number(#[serde(with = "as_number")] Reading<f64>);
+struct JsonNumber(#[serde(with = "as_number")] Reading<f64>);
 
-fn second(record: &Record, last: &Record) -> Value {
+fn second(record: &BlackBoxRecord, last: &BlackBoxRecord) -> Value {
     let seconds = |duration: Option<Duration>| duration.map(|duration| duration.as_secs_f64());
     let firing: Vec<&str> = record.firing.as_str().split_whitespace().collect();
     let mut object = json!({
@@ -328,7 +333,7 @@ fn second(record: &Record, last: &Record) -> Value {
     });
     if let Value::Object(object) = &mut object {
         for signal in Signal::ALL {
-            object.insert(signal.name().to_owned(), json!(Number(record.get(*signal))));
+            object.insert(signal.name().to_owned(), json!(JsonNumber(record.get(*signal))));
         }
         object.insert("rules_firing".to_owned(), json!(record.rules.firing));
         object.insert("rules_pending".to_owned(), json!(record.rules.pending));

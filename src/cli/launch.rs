@@ -16,13 +16,13 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
-use super::control::{Client, DaemonArguments};
+use super::control::{ControlClient, DaemonArguments};
 use super::gate::{
-    self, Ended, GateNode, Holder, LeaseArguments, PlaceArguments, ProgressPrinter, Waiting,
+    self, GateNode, GateWait, LeaseArguments, LeaseOwner, PlaceArguments, ProgressPrinter, WaitEnd,
     timeout,
 };
 use super::loader::note_loader;
-use super::loads::{self, Need};
+use super::loads::{self, MemoryNeed};
 use super::{Exit, death};
 use crate::cli::output::{self, errln};
 use crate::config::flags::RunFlags;
@@ -37,7 +37,7 @@ use crate::policy::death::{Circumstances, explain};
 use crate::sys::signals::Signals;
 use evidence::{Evidence, OwnGroup};
 use link::DaemonLink;
-use run::{NotRun, Ran, Run};
+use run::{CommandResult, CommandRun, CommandStartError};
 
 /// Arguments of `umawarden launch`.
 #[derive(Debug, Args)]
@@ -46,7 +46,7 @@ pub struct LaunchArguments {
     /// Memory that it will take, and that is waited for; auto: what the engine of this name took
     /// before. Without this it is run at once.
     #[arg(long, value_name = "SIZE")]
-    need: Option<Need>,
+    need: Option<MemoryNeed>,
 
     /// Memory that it needs in free blocks of at least 2 MiB.
     #[arg(long, value_name = "SIZE", value_parser = size_bytes, requires = "need")]
@@ -176,7 +176,7 @@ pub(super) fn kernel_events(kmsg: &Path) -> Option<Vec<Event>> {
 }
 
 /// The result of the wait.
-enum Waited {
+enum LaunchWait {
     /// With the peers, which reserve memory while this lives.
     Open(Option<Box<Peers>>),
     /// Why it did not open.
@@ -205,9 +205,9 @@ pub fn execute(arguments: &LaunchArguments) -> Exit {
         Err(error) => return failed(FAILED, &format!("cannot take signals: {error}")),
     };
     let _peers = match arguments.wait_for_memory(need, &signals) {
-        Ok(Waited::Open(peers)) => peers,
-        Ok(Waited::Closed(why)) => return failed(NO_MEMORY, &why),
-        Ok(Waited::Asked(signal)) => {
+        Ok(LaunchWait::Open(peers)) => peers,
+        Ok(LaunchWait::Closed(why)) => return failed(NO_MEMORY, &why),
+        Ok(LaunchWait::Asked(signal)) => {
             return Exit::Code(u8::try_from(128 + signal).unwrap_or(FAILED));
         }
         Err(error) => return failed(FAILED, &format!("{error:#}")),
@@ -218,7 +218,7 @@ pub fn execute(arguments: &LaunchArguments) -> Exit {
     };
     let mut link = DaemonLink::new(client);
     let group = OwnGroup::find(&arguments.procfs, &arguments.sysfs);
-    let run = Run {
+    let run = CommandRun {
         command: &arguments.command,
         signals,
         procfs: &arguments.procfs,
@@ -229,14 +229,14 @@ pub fn execute(arguments: &LaunchArguments) -> Exit {
     let program = || arguments.command[0].to_string_lossy().into_owned();
     let ran = match run.run(|head| link.begin(&name, head)) {
         Ok(ran) => ran,
-        Err(NotRun::NotFound(error)) => {
+        Err(CommandStartError::NotFound(error)) => {
             let what = "there is no such command, or no interpreter for it";
             return failed(NOT_FOUND, &format!("{}: {what}: {error}", program()));
         }
-        Err(NotRun::NotExecutable(error)) => {
+        Err(CommandStartError::NotExecutable(error)) => {
             return failed(NOT_EXECUTABLE, &format!("{} cannot be executed: {error}", program()));
         }
-        Err(NotRun::Failed(error)) => return failed(FAILED, &format!("{error:#}")),
+        Err(CommandStartError::Failed(error)) => return failed(FAILED, &format!("{error:#}")),
     };
     link.stop();
     let report = report(arguments, &name, &ran, &group, &link);
@@ -257,7 +257,7 @@ fn exit(report: &DeathReport, passes: bool) -> Exit {
 }
 
 /// The kind of engine, by its workers' titles, else by its command line.
-fn kind(command: &[OsString], ran: &Ran) -> Option<EngineKind> {
+fn kind(command: &[OsString], ran: &CommandResult) -> Option<EngineKind> {
     let mut titles = ran.relatives.iter().map(|relative| recognise(&relative.comm, &[], None));
     let line: Vec<String> =
         command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -268,7 +268,7 @@ fn kind(command: &[OsString], ran: &Ran) -> Option<EngineKind> {
 fn report(
     arguments: &LaunchArguments,
     name: &str,
-    ran: &Ran,
+    ran: &CommandResult,
     group: &OwnGroup,
     link: &DaemonLink,
 ) -> DeathReport {
@@ -342,8 +342,8 @@ impl LaunchArguments {
     fn need_bytes(&self, name: &str) -> anyhow::Result<Option<u64>> {
         match self.need {
             None => Ok(None),
-            Some(Need::Bytes(bytes)) => Ok(Some(bytes)),
-            Some(Need::Auto) => {
+            Some(MemoryNeed::Bytes(bytes)) => Ok(Some(bytes)),
+            Some(MemoryNeed::Auto) => {
                 let storage = self.daemon.storage.settings(RunFlags::default())?.storage.path;
                 let expected = loads::expected(&storage, name, &self.command)?;
                 if !self.daemon.json {
@@ -355,8 +355,8 @@ impl LaunchArguments {
     }
 
     /// Waits at the gate, if a size is given.
-    fn wait_for_memory(&self, need: Option<u64>, signals: &Signals) -> anyhow::Result<Waited> {
-        let Some(need_bytes) = need else { return Ok(Waited::Open(None)) };
+    fn wait_for_memory(&self, need: Option<u64>, signals: &Signals) -> anyhow::Result<LaunchWait> {
+        let Some(need_bytes) = need else { return Ok(LaunchWait::Open(None)) };
         let settings = self.daemon.storage.settings(RunFlags {
             control_socket: self.daemon.control_socket.clone(),
             procfs: Some(self.procfs.clone()),
@@ -365,7 +365,7 @@ impl LaunchArguments {
         })?;
         // A daemon that watches the same node.
         let is_its = self.procfs == Path::new("/proc");
-        let daemon = is_its.then(|| Client::new(&settings.web.control_socket));
+        let daemon = is_its.then(|| ControlClient::new(&settings.web.control_socket));
         let daemon = daemon.map(|client| client.with_patience(DAEMON_TAKES));
         let mut node = GateNode::start(gate::setup(&settings, daemon.clone()))
             .context("cannot start to track the processes")?;
@@ -374,8 +374,8 @@ impl LaunchArguments {
         let mut peers = gate::peers(self.peers.as_deref(), &settings, &request)?;
         let (limit, mut asked) = (Some(self.timeout), None);
         let mut printer = ProgressPrinter::new(limit);
-        let mut lease = self.lease.lease(&settings, &self.name(), (&request, Holder::Own));
-        let waiting = Waiting {
+        let mut lease = self.lease.lease(&settings, &self.name(), (&request, LeaseOwner::Own));
+        let waiting = GateWait {
             request,
             limit,
             preparer: preparer.as_mut(),
@@ -388,20 +388,20 @@ impl LaunchArguments {
             if asked.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         printer.end();
-        if let Some(lease) = lease.filter(|_| waited.ended == Ended::Open) {
+        if let Some(lease) = lease.filter(|_| waited.ended == WaitEnd::Open) {
             lease.count_with(node);
         }
         let reasons: Vec<String> =
             waited.response.reasons.iter().map(ToString::to_string).collect();
         Ok(match (asked, waited.ended) {
-            (Some(signal), _) => Waited::Asked(signal),
-            (None, Ended::Open) => Waited::Open(peers.map(Box::new)),
-            (None, Ended::TimedOut | Ended::Stopped) => Waited::Closed(format!(
+            (Some(signal), _) => LaunchWait::Asked(signal),
+            (None, WaitEnd::Open) => LaunchWait::Open(peers.map(Box::new)),
+            (None, WaitEnd::TimedOut | WaitEnd::Stopped) => LaunchWait::Closed(format!(
                 "there was no memory for it within {}: it was not run: {}",
                 duration_text(self.timeout),
                 reasons.join("; ")
             )),
-            (None, Ended::Hopeless) => Waited::Closed(format!(
+            (None, WaitEnd::Hopeless) => LaunchWait::Closed(format!(
                 "this node never has so much memory: it was not run: {}",
                 reasons.join("; ")
             )),

@@ -12,8 +12,8 @@ use clap::Args;
 
 use super::Exit;
 use super::gate::{
-    self, Ended, GateNode, Holder, LeaseArguments, NodeArguments, PlaceArguments, ProgressPrinter,
-    Waiting, timeout,
+    self, GateNode, GateWait, LeaseArguments, LeaseOwner, NodeArguments, PlaceArguments,
+    ProgressPrinter, WaitEnd, timeout,
 };
 use super::loads::need_bytes;
 use crate::cli::output::errln;
@@ -84,9 +84,9 @@ pub fn execute(arguments: &LeaseCommandArguments) -> anyhow::Result<Exit> {
     let program = arguments.command.first().map(Path::new).and_then(Path::file_name);
     let who = arguments.name.clone().or_else(|| Some(program?.to_string_lossy().into_owned()));
     let who = who.unwrap_or_else(|| "lease".to_owned());
-    let mut lease = arguments.lease.lease(&settings, &who, (&request, Holder::Own));
+    let mut lease = arguments.lease.lease(&settings, &who, (&request, LeaseOwner::Own));
     let mut printer = ProgressPrinter::new(Some(arguments.timeout));
-    let waiting = Waiting {
+    let waiting = GateWait {
         request,
         limit: Some(arguments.timeout),
         preparer: None,
@@ -98,7 +98,7 @@ pub fn execute(arguments: &LeaseCommandArguments) -> anyhow::Result<Exit> {
         ControlFlow::Continue(())
     });
     printer.end();
-    if waited.ended != Ended::Open {
+    if waited.ended != WaitEnd::Open {
         gate::print_reasons(&waited);
         return Ok(Exit::Code(NO_MEMORY));
     }

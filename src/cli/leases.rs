@@ -11,7 +11,7 @@ use super::gate::NodeArguments;
 use super::style::fitted;
 use crate::cli::output::{errln, outln};
 use crate::daemon::clock;
-use crate::leases::Ledger;
+use crate::leases::LeaseLedger;
 use crate::model::{Lease, LeaseEnd, LeaseState, bytes_text, counted, seconds_text};
 
 /// Arguments of `umawarden leases`.
@@ -59,7 +59,7 @@ pub fn execute(arguments: &LeasesArguments) -> anyhow::Result<Exit> {
             procfs.display()
         )
     })?;
-    let ledger = Ledger::new(&folder, procfs);
+    let ledger = LeaseLedger::new(&folder, procfs);
     if let Some(name) = &arguments.end {
         return end(&ledger, name);
     }
@@ -88,7 +88,7 @@ pub fn execute(arguments: &LeasesArguments) -> anyhow::Result<Exit> {
 }
 
 /// Ends all leases of that name, or that id.
-fn end(ledger: &Ledger, name: &str) -> anyhow::Result<Exit> {
+fn end(ledger: &LeaseLedger, name: &str) -> anyhow::Result<Exit> {
     let ended = ledger.update(|book| {
         let is_its = |lease: &&Lease| *lease.request.who == *name || *lease.request.id == *name;
         let ids = book.leases().iter().filter(is_its).map(|lease| Arc::clone(&lease.request.id));

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use crate::cli::output::errln;
-use crate::engines::loaders::{Loader, PageCache, Residence};
+use crate::engines::loaders::{Loader, PageCacheUse, WeightResidence};
 use crate::engines::{LaunchCommand, facts};
 use crate::model::EngineKind;
 
@@ -22,16 +22,16 @@ pub(super) fn note_loader(command: &[OsString]) {
 pub(super) fn sentence(engine: EngineKind, loader: &Loader) -> String {
     let name = facts(engine).known_as.unwrap_or("The engine");
     let cache = match (loader.page_cache, loader.instead) {
-        (PageCache::Spares, _) => " It spares the page cache.".to_owned(),
-        (PageCache::Fills, Some(instead)) => {
+        (PageCacheUse::Spares, _) => " It spares the page cache.".to_owned(),
+        (PageCacheUse::Fills, Some(instead)) => {
             format!(" It fills the page cache, which {instead} spares.")
         }
-        (PageCache::Fills, None) => " It fills the page cache.".to_owned(),
-        (PageCache::Unknown, _) => " Whether it fills the page cache is unknown.".to_owned(),
+        (PageCacheUse::Fills, None) => " It fills the page cache.".to_owned(),
+        (PageCacheUse::Unknown, _) => " Whether it fills the page cache is unknown.".to_owned(),
     };
     let kept = match loader.residence {
-        Residence::Mapped => " What stays mapped is page cache.",
-        Residence::Copied | Residence::Outlives => "",
+        WeightResidence::Mapped => " What stays mapped is page cache.",
+        WeightResidence::Copied | WeightResidence::Outlives => "",
     };
     format!("{name}'s loader ({}) {}.{cache}{kept}", loader.name, loader.costs)
 }

@@ -24,19 +24,19 @@ const LAST_LINES_TAKE: Duration = Duration::from_millis(50);
 /// Confirms that the last line is written.
 #[derive(Debug)]
 pub(super) struct LogThread {
-    lines: Lines,
+    lines: LineWriter,
 }
 
 #[derive(Debug)]
-enum Message {
+enum LogMessage {
     Line(Vec<u8>),
     End(SyncSender<()>),
 }
 
 /// Takes whole lines. Never blocks.
 #[derive(Clone, Debug)]
-struct Lines {
-    to: SyncSender<Message>,
+struct LineWriter {
+    to: SyncSender<LogMessage>,
     lost: Arc<AtomicU64>,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn begin(log: Log) -> anyhow::Result<LogThread> {
         LogLevel::Trace => LevelFilter::TRACE,
     };
     let colours = output::colours_wanted(output::is_error_terminal());
-    let lines = Lines::start(io::stderr()).context("cannot start the thread of the log")?;
+    let lines = LineWriter::start(io::stderr()).context("cannot start the thread of the log")?;
     let to = lines.clone();
     let write = move || to.clone();
     // The client of Kubernetes logs each failed request as an error, without saying which. What
@@ -86,7 +86,7 @@ impl LogThread {
     }
 }
 
-impl Lines {
+impl LineWriter {
     fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
         let (to, messages) = sync_channel(MOST_LINES);
         let lost = Arc::new(AtomicU64::new(0));
@@ -99,16 +99,16 @@ impl Lines {
 
     fn flush(&self, patience: Duration) {
         let (done, ended) = sync_channel(1);
-        if self.to.try_send(Message::End(done)).is_ok() {
+        if self.to.try_send(LogMessage::End(done)).is_ok() {
             // Lines that are not written in time are lost with the process.
             let _ = ended.recv_timeout(patience);
         }
     }
 }
 
-impl Write for Lines {
+impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.to.try_send(Message::Line(line.to_vec())).is_err() {
+        if self.to.try_send(LogMessage::Line(line.to_vec())).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
         Ok(line.len())
@@ -119,10 +119,10 @@ impl Write for Lines {
     }
 }
 
-fn write_all(mut out: impl Write, messages: &Receiver<Message>, lost: &AtomicU64) {
+fn write_all(mut out: impl Write, messages: &Receiver<LogMessage>, lost: &AtomicU64) {
     while let Ok(message) = messages.recv() {
         match message {
-            Message::Line(line) => {
+            LogMessage::Line(line) => {
                 if out.write_all(&line).is_err() {
                     lost.fetch_add(1, Ordering::Relaxed);
                 } else if lost.load(Ordering::Relaxed) > 0 {
@@ -131,7 +131,7 @@ fn write_all(mut out: impl Write, messages: &Receiver<Message>, lost: &AtomicU64
                 }
             }
             // The receiver may be gone.
-            Message::End(done) => drop(done.try_send(())),
+            LogMessage::End(done) => drop(done.try_send(())),
         }
     }
 }
@@ -163,10 +163,10 @@ mod tests {
         }
     }
 
-    fn lines() -> (Lines, Sender<io::Result<()>>, Receiver<String>) {
+    fn lines() -> (LineWriter, Sender<io::Result<()>>, Receiver<String>) {
         let (written, read) = channel();
         let (answer, answers) = channel();
-        (Lines::start(Out { written, answers }).unwrap(), answer, read)
+        (LineWriter::start(Out { written, answers }).unwrap(), answer, read)
     }
 
     #[test]

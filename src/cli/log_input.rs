@@ -142,9 +142,9 @@ impl<R: BufRead> LogInput<R> {
         let (mut lines, mut bytes, mut odd) = (0, 0, 0);
         each_line(input, &name, |piece| {
             let line = match piece {
-                Piece::Line(line) => line,
+                InputPiece::Line(line) => line,
                 // Its form is not read; the words of faults in it must not go unnoticed.
-                Piece::Rest(rest) => {
+                InputPiece::Rest(rest) => {
                     let text = kmsg::printable(rest).into_owned();
                     return take(Message { line: lines, text, ..Message::default() });
                 }
@@ -216,7 +216,7 @@ fn odd_bytes(line: &[u8]) -> u64 {
 
 /// A piece of the input.
 #[derive(Debug, PartialEq)]
-enum Piece<'a> {
+enum InputPiece<'a> {
     /// A line without its end, or a record of a JSON document on one line.
     Line(&'a [u8]),
     /// Bytes of the last line beyond [`LONGEST_LINE`].
@@ -227,7 +227,7 @@ enum Piece<'a> {
 fn each_line(
     mut input: impl BufRead,
     name: &str,
-    mut take: impl FnMut(Piece<'_>) -> anyhow::Result<()>,
+    mut take: impl FnMut(InputPiece<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let cannot_read = || format!("cannot read {name}");
     let mut line = Vec::new();
@@ -241,26 +241,26 @@ fn each_line(
         let is_whole = line.last() == Some(&b'\n');
         if begins_with_records(&line) {
             let mut records = JsonRecords::new();
-            let mut rest = Rest { input: &mut input, is_over: is_whole };
+            let mut rest = RestOfLine { input: &mut input, is_over: is_whole };
             while !line.is_empty() {
                 for record in line.drain(..).filter_map(|byte| records.push(byte)) {
-                    take(Piece::Line(&record))?;
+                    take(InputPiece::Line(&record))?;
                 }
                 rest.read(&mut line).with_context(cannot_read)?;
             }
-            records.finish().map_or(Ok(()), |record| take(Piece::Line(&record)))?;
+            records.finish().map_or(Ok(()), |record| take(InputPiece::Line(&record)))?;
             continue;
         }
         if is_whole {
             line.pop();
         }
         let is_over = is_whole || line.len() < LONGEST_LINE;
-        take(Piece::Line(&line))?;
-        let mut rest = Rest { input: &mut input, is_over };
+        take(InputPiece::Line(&line))?;
+        let mut rest = RestOfLine { input: &mut input, is_over };
         line.clear();
         rest.read(&mut line).with_context(cannot_read)?;
         while !line.is_empty() {
-            take(Piece::Rest(&line))?;
+            take(InputPiece::Rest(&line))?;
             line.clear();
             rest.read(&mut line).with_context(cannot_read)?;
         }
@@ -268,12 +268,12 @@ fn each_line(
 }
 
 /// The rest of a line.
-struct Rest<'i, R> {
+struct RestOfLine<'i, R> {
     input: &'i mut R,
     is_over: bool,
 }
 
-impl<R: BufRead> Rest<'_, R> {
+impl<R: BufRead> RestOfLine<'_, R> {
     /// The next piece; empty at the end of the line.
     fn read(&mut self, line: &mut Vec<u8>) -> io::Result<()> {
         if !self.is_over {
@@ -323,7 +323,7 @@ mod tests {
     fn lines(text: &[u8]) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
         each_line(text, "x", |piece| {
-            if let Piece::Line(line) = piece {
+            if let InputPiece::Line(line) = piece {
                 found.push(line.to_vec());
             }
             Ok(())
@@ -355,7 +355,7 @@ mod tests {
         let text = [vec![b'x'; 2 * LONGEST_LINE], b"y\nnext\n".to_vec()].concat();
         let mut rest = Vec::new();
         each_line(&*text, "x", |piece| {
-            if let Piece::Rest(piece) = piece {
+            if let InputPiece::Rest(piece) = piece {
                 assert!(piece.len() <= LONGEST_LINE);
                 rest.extend_from_slice(piece);
             }

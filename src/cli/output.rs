@@ -184,16 +184,16 @@ pub(crate) fn end(ended: anyhow::Result<ExitCode>) -> ExitCode {
     let failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner).take();
     match (ended, failure) {
         (Err(error), _) => errln!("umawarden: {error:#}"),
-        (Ok(_), Some(failure)) => errln!("umawarden: {}", Failed(&failure)),
+        (Ok(_), Some(failure)) => errln!("umawarden: {}", StdoutError(&failure)),
         (Ok(code), None) => return code,
     }
     Exit::Unusable.into()
 }
 
 /// The error of standard output.
-struct Failed<'a>(&'a io::Error);
+struct StdoutError<'a>(&'a io::Error);
 
-impl fmt::Display for Failed<'_> {
+impl fmt::Display for StdoutError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot write to standard output: {}; the output is incomplete", self.0)
     }
@@ -213,7 +213,7 @@ impl Write for Stdout {
             }
             Err(errno) => {
                 let error = io::Error::from(errno);
-                let failure = io::Error::new(error.kind(), Failed(&error).to_string());
+                let failure = io::Error::new(error.kind(), StdoutError(&error).to_string());
                 FAILURE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 Err(failure)
             }

@@ -9,11 +9,13 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::Exit;
-use super::control::{AttributionArguments, Client, ClientError, DaemonArguments, Reply};
+use super::control::{
+    AttributionArguments, ClientError, ControlClient, DaemonArguments, DaemonResponse,
+};
 use crate::cli::output::{errln, outln};
 use crate::daemon::user_name;
 use crate::model::{Pause, author, printable};
-use crate::pause::{FileState, PauseFile};
+use crate::pause::{PauseFile, PauseFileState};
 
 /// Timeout for the daemon to notice the file, which it reads four times a second.
 const DAEMON_TAKES: Duration = Duration::from_secs(3);
@@ -82,10 +84,10 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
     }
     let found = arguments.daemon.files()?;
     let file = PauseFile::new(&found.pause_file);
-    let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
+    let client = ControlClient::new(&found.socket).with_patience(DAEMON_TAKES);
     // A file in doubt pauses a daemon too, but does not make this command report success.
     let state = file.check();
-    if matches!(state, FileState::Present(_)) {
+    if matches!(state, PauseFileState::Present(_)) {
         say(&arguments.daemon, &file, file.describe(&state).as_ref(), "paused already");
         return Ok(Exit::Fine);
     }
@@ -141,7 +143,7 @@ pub fn pause(arguments: &PauseArguments) -> anyhow::Result<Exit> {
 pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
     let found = arguments.daemon.files()?;
     let file = PauseFile::new(&found.pause_file);
-    let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
+    let client = ControlClient::new(&found.socket).with_patience(DAEMON_TAKES);
     // The daemon first, since it records who ended the pause.
     let body = arguments.words.json().into();
     let response = client.request("DELETE", "/api/v1/pause", Some(&body));
@@ -173,7 +175,7 @@ pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
 fn status(daemon: &DaemonArguments) -> anyhow::Result<Exit> {
     let found = daemon.files()?;
     let file = PauseFile::new(&found.pause_file);
-    let client = Client::new(&found.socket).with_patience(DAEMON_TAKES);
+    let client = ControlClient::new(&found.socket).with_patience(DAEMON_TAKES);
     let by_daemon = || -> anyhow::Result<Option<Pause>> {
         let reply = client.request("GET", "/api/v1/pause", None)?;
         let pause = reply.data.get("pause").context("the daemon's answer is not understood")?;
@@ -181,19 +183,19 @@ fn status(daemon: &DaemonArguments) -> anyhow::Result<Exit> {
     };
     let state = file.check();
     let known = match state {
-        FileState::Present(_) => Ok(file.describe(&state)),
-        FileState::Absent | FileState::Doubtful(_) => by_daemon(),
+        PauseFileState::Present(_) => Ok(file.describe(&state)),
+        PauseFileState::Absent | PauseFileState::Doubtful(_) => by_daemon(),
     };
     let pause = match (&state, known) {
         (_, Ok(pause)) => pause,
         // Without a daemon, a pause exists only as a file.
-        (FileState::Absent | FileState::Present(_), Err(error)) => {
+        (PauseFileState::Absent | PauseFileState::Present(_), Err(error)) => {
             if !matches!(error.downcast_ref(), Some(ClientError::Absent(_))) {
                 errln!("umawarden: the daemon was not reached: {error}");
             }
             None
         }
-        (FileState::Doubtful(error), Err(unreached)) => anyhow::bail!(
+        (PauseFileState::Doubtful(error), Err(unreached)) => anyhow::bail!(
             "whether it is paused is not known: checking {} failed: {error}{}; {unreached}",
             file.path().display(),
             advice(error)
@@ -212,7 +214,7 @@ fn status(daemon: &DaemonArguments) -> anyhow::Result<Exit> {
 }
 
 /// Whether the daemon reports a pause.
-fn order_result(reply: Result<Reply, ClientError>) -> anyhow::Result<bool> {
+fn order_result(reply: Result<DaemonResponse, ClientError>) -> anyhow::Result<bool> {
     let reply = reply?;
     anyhow::ensure!(reply.status == 200, "{}", printable(&reply.problem));
     for warning in &reply.warnings {
@@ -222,7 +224,7 @@ fn order_result(reply: Result<Reply, ClientError>) -> anyhow::Result<bool> {
 }
 
 /// Waits a moment for the daemon to pause or resume.
-fn wait_until(client: &Client, wanted: bool) -> Result<bool, ClientError> {
+fn wait_until(client: &ControlClient, wanted: bool) -> Result<bool, ClientError> {
     for _ in 0..CHECKS {
         let reply = client.request("GET", "/api/v1/pause", None)?;
         if reply.data["paused"].as_bool() == Some(wanted) {

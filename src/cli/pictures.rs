@@ -10,8 +10,8 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use super::control::{Client, DaemonArguments};
-use crate::clients::connection::{Connection, Question, Server};
+use super::control::{ControlClient, DaemonArguments};
+use crate::clients::connection::{ConnectionRequest, Server, ServerConnection};
 use crate::config::flags::RunFlags;
 use crate::model::{MemoryHistory, PeerAddress, Picture, printable};
 
@@ -47,17 +47,17 @@ pub struct NodesArguments {
 pub(super) struct NodeSource {
     /// Its name: that of the address, or `this node`.
     pub(super) name: String,
-    origin: Origin,
+    origin: PictureOrigin,
 }
 
-enum Origin {
-    Daemon(Client),
-    Far(Box<Far>),
+enum PictureOrigin {
+    Daemon(ControlClient),
+    Far(Box<RemoteConnection>),
 }
 
-struct Far {
+struct RemoteConnection {
     runtime: Runtime,
-    connection: Connection,
+    connection: ServerConnection,
 }
 
 impl NodesArguments {
@@ -69,7 +69,7 @@ impl NodesArguments {
         if self.node.is_empty() {
             let client = daemon.client()?.with_patience(ANSWER_TAKES);
             let name = "this node".to_owned();
-            return Ok(vec![NodeSource { name, origin: Origin::Daemon(client) }]);
+            return Ok(vec![NodeSource { name, origin: PictureOrigin::Daemon(client) }]);
         }
         anyhow::ensure!(self.node.len() <= MOST_NODES, "at most {MOST_NODES} nodes can be shown");
         let settings = daemon.storage.settings(RunFlags::default())?;
@@ -80,8 +80,8 @@ impl NodesArguments {
                 .build()
                 .with_context(|| format!("cannot query {address}"))?;
             let (host, access) = (address.host().to_owned(), access.clone());
-            let connection = Connection::new(Server { host, port: address.port(), access });
-            let origin = Origin::Far(Box::new(Far { runtime, connection }));
+            let connection = ServerConnection::new(Server { host, port: address.port(), access });
+            let origin = PictureOrigin::Far(Box::new(RemoteConnection { runtime, connection }));
             Ok(NodeSource { name: address.to_string(), origin })
         };
         self.node.iter().map(far).collect()
@@ -89,7 +89,7 @@ impl NodesArguments {
 }
 
 /// What a node has answered: its picture, and the past hour of its memory if that was wanted.
-pub(super) struct Answered {
+pub(super) struct NodeResponse {
     /// Name of the node.
     pub(super) name: String,
     pub(super) picture: Result<Picture, String>,
@@ -97,11 +97,11 @@ pub(super) struct Answered {
 }
 
 /// Queries all nodes at once, since any may hang. The answers are in the order of the nodes.
-pub(super) fn query_all(sources: Vec<NodeSource>, with_memory: bool) -> Vec<Answered> {
+pub(super) fn query_all(sources: Vec<NodeSource>, with_memory: bool) -> Vec<NodeResponse> {
     let query = |mut source: NodeSource| {
         let picture = source.picture();
         let memory = picture.is_ok().then(|| with_memory.then(|| source.memory()).flatten());
-        Answered { name: source.name, picture, memory: memory.flatten() }
+        NodeResponse { name: source.name, picture, memory: memory.flatten() }
     };
     std::thread::scope(|scope| {
         let started: Vec<_> = sources
@@ -111,7 +111,7 @@ pub(super) fn query_all(sources: Vec<NodeSource>, with_memory: bool) -> Vec<Answ
         let ended = started.into_iter().map(|(name, thread)| {
             thread.join().unwrap_or_else(|_| {
                 let picture = Err("the thread that queries it has failed".to_owned());
-                Answered { name, picture, memory: None }
+                NodeResponse { name, picture, memory: None }
             })
         });
         ended.collect()
@@ -134,7 +134,7 @@ impl NodeSource {
 
     fn data<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, String> {
         let data = match &mut self.origin {
-            Origin::Daemon(client) => {
+            PictureOrigin::Daemon(client) => {
                 let reply = client.request("GET", path, None).map_err(|why| why.to_string())?;
                 if reply.status == 404 {
                     return Err(OLDER.to_owned());
@@ -144,7 +144,9 @@ impl NodeSource {
                 }
                 reply.data
             }
-            Origin::Far(far) => far.data(path).map_err(|why| printable(&why).into_owned())?,
+            PictureOrigin::Far(far) => {
+                far.data(path).map_err(|why| printable(&why).into_owned())?
+            }
         };
         serde_json::from_value(data).map_err(|error| {
             format!("umawarden there has another version: its response cannot be read: {error}")
@@ -152,11 +154,12 @@ impl NodeSource {
     }
 }
 
-impl Far {
+impl RemoteConnection {
     fn data(&mut self, path: &str) -> Result<Value, String> {
         let method = &Method::GET;
         let accept = "application/json";
-        let question = Question { method, path, accept, most_bytes: MOST_BYTES, also: &REFUSALS };
+        let question =
+            ConnectionRequest { method, path, accept, most_bytes: MOST_BYTES, also: &REFUSALS };
         let (runtime, connection) = (&self.runtime, &mut self.connection);
         let received =
             runtime.block_on(async { timeout(ANSWER_TAKES, connection.receive(question)).await });

@@ -11,17 +11,17 @@ use clap_mangen::Man;
 
 use super::{Exit, variables};
 use crate::cli::output;
-use crate::doctor::Advice;
+use crate::doctor::AdviceTable;
 
 /// Arguments of `umawarden print`.
 #[derive(Debug, Args)]
 pub struct PrintArguments {
     #[command(subcommand)]
-    what: Printed,
+    what: PrintTarget,
 }
 
 #[derive(Debug, Subcommand)]
-enum Printed {
+enum PrintTarget {
     /// The configuration file with all keys, their defaults and explanations.
     Config,
     /// The advice of `umawarden doctor`, to correct and to give to it with --advice.
@@ -75,16 +75,16 @@ const CONFIG: &str = include_str!("../../packaging/umawarden.yaml");
 /// A word is invalid in a unit, there is no such command, or a folder cannot be written.
 pub fn execute(arguments: &PrintArguments) -> anyhow::Result<Exit> {
     match &arguments.what {
-        Printed::Config => output::print(CONFIG),
-        Printed::Advice => output::print(Advice::shipped_text()),
-        Printed::Unit(unit) => output::print(&unit::text(unit)?),
-        Printed::DropIn { groups } => output::print(&unit::drop_in(groups)),
-        Printed::Completions { shell } => {
+        PrintTarget::Config => output::print(CONFIG),
+        PrintTarget::Advice => output::print(AdviceTable::shipped_text()),
+        PrintTarget::Unit(unit) => output::print(&unit::text(unit)?),
+        PrintTarget::DropIn { groups } => output::print(&unit::drop_in(groups)),
+        PrintTarget::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut variables::command(), "umawarden", &mut text);
             output::print(&String::from_utf8_lossy(&text));
         }
-        Printed::Man(man) => print_man(man)?,
+        PrintTarget::Man(man) => print_man(man)?,
     }
     Ok(Exit::Fine)
 }

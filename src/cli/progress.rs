@@ -143,18 +143,18 @@ fn time_left(done: u64, total: u64, elapsed: Duration) -> Option<Duration> {
 }
 
 /// A reader whose bytes count as progress.
-pub(crate) struct Watched<'p, R> {
+pub(crate) struct ProgressReader<'p, R> {
     inner: R,
     progress: &'p mut Progress,
 }
 
-impl<'p, R> Watched<'p, R> {
+impl<'p, R> ProgressReader<'p, R> {
     pub(crate) fn new(inner: R, progress: &'p mut Progress) -> Self {
         Self { inner, progress }
     }
 }
 
-impl<R: Read> Read for Watched<'_, R> {
+impl<R: Read> Read for ProgressReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.progress.advance(u64::try_from(read).unwrap_or(u64::MAX));
@@ -201,7 +201,7 @@ mod tests {
     fn read_bytes_count() {
         let mut progress = Progress::bytes("test", None);
         let mut all = Vec::new();
-        Watched::new(&b"twelve bytes"[..], &mut progress).read_to_end(&mut all).unwrap();
+        ProgressReader::new(&b"twelve bytes"[..], &mut progress).read_to_end(&mut all).unwrap();
         assert_eq!(progress.done, 12);
     }
 }

@@ -14,12 +14,12 @@ use jiff::Timestamp;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use self::show::{Canvas, Shown};
+use self::show::{Canvas, QueryView};
 use super::Exit;
 use super::control::DaemonArguments;
 use crate::cli::output::{errln, outln};
 use crate::model::{duration, duration_text, instant};
-use crate::samples::{Failure, INTERVAL, Parameters, Query};
+use crate::samples::{INTERVAL, Parameters, QueryFailure, SampleQuery};
 
 /// Steps of a range without `--step`: as many as a plot has columns.
 const STEPS: u32 = 60;
@@ -91,7 +91,7 @@ fn step(text: &str) -> Result<Duration, String> {
 
 /// The times of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Times {
+struct QueryTimes {
     /// `None`: one instant alone.
     since: Option<Timestamp>,
     until: Timestamp,
@@ -100,7 +100,7 @@ struct Times {
     step: Duration,
 }
 
-impl Times {
+impl QueryTimes {
     /// Relative times count back from `end`.
     ///
     /// # Errors
@@ -142,20 +142,20 @@ impl Times {
         pairs
     }
 
-    fn query(self, expr: &str) -> Result<Query, Failure> {
+    fn query(self, expr: &str) -> Result<SampleQuery, QueryFailure> {
         let parameters = Parameters::new(self.parameters(expr));
         match self.since {
-            None => Query::at_instant(&parameters, self.until.as_millisecond()),
-            Some(_) => Query::over_range(&parameters),
+            None => SampleQuery::at_instant(&parameters, self.until.as_millisecond()),
+            Some(_) => SampleQuery::over_range(&parameters),
         }
     }
 }
 
 /// The result, as the API has it.
-struct Reply {
+struct QueryResponse {
     data: Value,
     warnings: Vec<String>,
-    times: Times,
+    times: QueryTimes,
 }
 
 /// Runs the command.
@@ -170,7 +170,7 @@ pub fn execute(arguments: &QueryArguments) -> anyhow::Result<Exit> {
     for warning in &reply.warnings {
         errln!("umawarden: {warning}");
     }
-    let shown = Shown::of(&reply.data)?;
+    let shown = QueryView::of(&reply.data)?;
     if arguments.daemon.json {
         shown.json_lines().for_each(|line| outln!("{line}"));
     } else {
@@ -180,8 +180,8 @@ pub fn execute(arguments: &QueryArguments) -> anyhow::Result<Exit> {
 }
 
 /// Queries the daemon.
-fn from_daemon(arguments: &QueryArguments) -> anyhow::Result<Reply> {
-    let times = Times::of(arguments, Timestamp::now())?;
+fn from_daemon(arguments: &QueryArguments) -> anyhow::Result<QueryResponse> {
+    let times = QueryTimes::of(arguments, Timestamp::now())?;
     // A mistake is reported without a daemon, too.
     times.query(&arguments.expr).map_err(|failure| unusable(&failure))?;
     let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
@@ -196,10 +196,10 @@ fn from_daemon(arguments: &QueryArguments) -> anyhow::Result<Reply> {
         anyhow::Error::new(error).context(format!("no daemon responds ({hint})"))
     })?;
     anyhow::ensure!(reply.status == 200, "{}", reply.problem);
-    Ok(Reply { data: reply.data, warnings: reply.warnings, times })
+    Ok(QueryResponse { data: reply.data, warnings: reply.warnings, times })
 }
 
-fn unusable(failure: &Failure) -> anyhow::Error {
+fn unusable(failure: &QueryFailure) -> anyhow::Error {
     let text = failure.to_string();
     let text = text.strip_prefix("invalid parameter \"query\": ").unwrap_or(&text);
     anyhow::anyhow!("the query cannot be used: {text}")

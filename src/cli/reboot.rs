@@ -131,51 +131,51 @@ fn show(arguments: &RebootArguments) -> anyhow::Result<Exit> {
 
 /// The part of the state that is printed.
 #[derive(Debug, Deserialize)]
-struct State {
+struct RebootView {
     stage: RebootStage,
     scheduled: Option<Scheduled>,
     waits_for: Option<String>,
     called_off: Option<String>,
     boot_id: Option<String>,
-    budget: Vec<Left>,
+    budget: Vec<BudgetLeft>,
     did_not_help: u32,
     is_given_up: bool,
     is_journal_lost: bool,
     holds_slot: bool,
-    last: Option<Last>,
+    last: Option<LastReboot>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Scheduled {
     decision: DecisionId,
     rule: RuleId,
-    plan: Plan,
+    plan: PrintedPlan,
 }
 
 #[derive(Debug, Deserialize)]
-struct Plan {
+struct PrintedPlan {
     why: String,
     ordered_by: Option<String>,
     due: Option<Timestamp>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Left {
+struct BudgetLeft {
     times: u32,
     per_seconds: f64,
     left: u32,
 }
 
 #[derive(Debug, Deserialize)]
-struct Last {
+struct LastReboot {
     decision: DecisionId,
     utc: Timestamp,
-    plan: Plan,
+    plan: PrintedPlan,
     result: Option<RebootResult>,
 }
 
 fn lines(shown: &Value) -> anyhow::Result<Vec<String>> {
-    let status: State = serde_json::from_value(shown.clone()).map_err(|error| {
+    let status: RebootView = serde_json::from_value(shown.clone()).map_err(|error| {
         anyhow::anyhow!("the daemon has another version: cannot parse its response: {error}")
     })?;
     let mut lines = vec![status.stage.meaning().to_owned()];
@@ -222,7 +222,7 @@ fn lines(shown: &Value) -> anyhow::Result<Vec<String>> {
     Ok(lines)
 }
 
-fn last(last: &Last) -> String {
+fn last(last: &LastReboot) -> String {
     let result = match last.result {
         Some(result) => result.meaning(),
         None => "not assessed yet",

@@ -10,14 +10,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use self::compare::{Comparison, Side};
-use self::show::Show;
+use self::compare::{ComparisonSide, ReplayComparison};
+use self::show::ResultWriter;
 use super::Exit;
 use super::log_input::not_a_log;
 use crate::cli::output::{self, ReaderGone};
 use crate::config::reader::read_rules;
 use crate::config::settings::RuleSource;
-use crate::recording::Entry;
+use crate::recording::RecordingEntry;
 pub use crate::replayer::Replayer;
 
 /// Arguments of `umawarden replay`.
@@ -74,7 +74,7 @@ Examples:
 /// # Errors
 /// The file cannot be read or used, or the output cannot be written.
 pub fn execute(arguments: &ReplayArguments) -> anyhow::Result<Exit> {
-    let mut session = Session::new(arguments, output::stdout())?;
+    let mut session = ReplaySession::new(arguments, output::stdout())?;
     let shown = source::read(&arguments.file, &mut |found| session.take(found));
     match shown.and_then(|()| session.finish()) {
         Err(error) if error.is::<ReaderGone>() => Ok(session.exit()),
@@ -88,9 +88,9 @@ pub fn execute(arguments: &ReplayArguments) -> anyhow::Result<Exit> {
 }
 
 /// An item of a source.
-pub(super) enum Found {
+pub(super) enum SourceItem {
     /// An entry of a recording.
-    Entry(Box<Entry>),
+    Entry(Box<RecordingEntry>),
     /// The source is a log without recorded decisions.
     Log,
     /// A remark for the reader; the source is incomplete.
@@ -102,11 +102,11 @@ pub(super) enum Found {
 }
 
 /// A replay, and a second one to compare two sets of rules.
-struct Session<W: Write> {
+struct ReplaySession<W: Write> {
     replayer: Replayer,
     /// With the recorded rules, if others are given.
     reference: Option<Replayer>,
-    comparison: Comparison,
+    comparison: ReplayComparison,
     diff: bool,
     /// A part of the recording is damaged or missing.
     is_cut: bool,
@@ -114,12 +114,12 @@ struct Session<W: Write> {
     bytes: Option<String>,
     /// A log: its content does not change the exit code.
     is_log: bool,
-    show: Show<W>,
+    show: ResultWriter<W>,
 }
 
-impl<W: Write> Session<W> {
+impl<W: Write> ReplaySession<W> {
     fn new(arguments: &ReplayArguments, out: W) -> anyhow::Result<Self> {
-        let mut show = Show::new(out, arguments.json, arguments.diff);
+        let mut show = ResultWriter::new(out, arguments.json, arguments.diff);
         let (replayer, reference) = if arguments.rules.is_empty() {
             (Replayer::under_recorded_rules(), None)
         } else {
@@ -132,31 +132,31 @@ impl<W: Write> Session<W> {
             (Replayer::under(texts), reference)
         };
         let comparison = match (&reference, arguments.rules.is_empty()) {
-            (Some(_), _) => Comparison::of_rules(),
-            (None, true) => Comparison::with_recorded(),
-            (None, false) => Comparison::none(),
+            (Some(_), _) => ReplayComparison::of_rules(),
+            (None, true) => ReplayComparison::with_recorded(),
+            (None, false) => ReplayComparison::none(),
         };
         let (diff, is_cut, bytes) = (arguments.diff, false, None);
         Ok(Self { replayer, reference, comparison, diff, is_cut, bytes, is_log: false, show })
     }
 
-    fn take(&mut self, found: Found) -> anyhow::Result<()> {
+    fn take(&mut self, found: SourceItem) -> anyhow::Result<()> {
         if output::is_reader_gone() && (self.is_log || self.exit() == Exit::Findings) {
             return Err(ReaderGone.into());
         }
         let entry = match found {
-            Found::Entry(entry) => entry,
-            Found::Log => {
+            SourceItem::Entry(entry) => entry,
+            SourceItem::Log => {
                 self.comparison.set_log();
                 self.is_log = true;
                 return Ok(());
             }
-            Found::Remark(text) => return self.show.remark(&text),
-            Found::Bytes(name) => {
+            SourceItem::Remark(text) => return self.show.remark(&text),
+            SourceItem::Bytes(name) => {
                 self.bytes = Some(name);
                 return Ok(());
             }
-            Found::Cut(text) => {
+            SourceItem::Cut(text) => {
                 self.is_cut = true;
                 self.replayer.cut();
                 if let Some(reference) = &mut self.reference {
@@ -171,7 +171,7 @@ impl<W: Write> Session<W> {
             None => None,
         };
         self.show.entry(&entry, &self.replayer, &stepped)?;
-        let Entry::Step(recorded) = &*entry else { return Ok(()) };
+        let RecordingEntry::Step(recorded) = &*entry else { return Ok(()) };
         let differences = match &reference {
             Some(reference) => {
                 self.comparison.step(&reference.step.decisions, &stepped.step.decisions)
@@ -218,7 +218,7 @@ impl<W: Write> Session<W> {
 }
 
 /// The side that alone has a decision.
-impl Side {
+impl ComparisonSide {
     fn sign(self) -> char {
         match self {
             Self::Before => '-',

@@ -6,9 +6,9 @@ use serde_json::json;
 use super::Exit;
 use super::control::DaemonArguments;
 use super::pictures::{NodesArguments, query_all};
-use super::top::{self, View};
+use super::top::{self, FrameView};
 use crate::cli::output::{errln, outln};
-use crate::model::{Picture, WellLevel};
+use crate::model::{NodeHealthLevel, Picture};
 
 /// Arguments of `umawarden status`.
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ const CRITICAL: u8 = 3;
 
 /// How the command ends: the best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Worst {
+enum WorstState {
     Well,
     Warning,
     Critical,
@@ -57,7 +57,7 @@ enum Worst {
 pub fn execute(arguments: &StatusArguments) -> anyhow::Result<Exit> {
     let sources = arguments.nodes.sources(&arguments.daemon)?;
     let is_one = sources.len() == 1;
-    let mut worst = Worst::Well;
+    let mut worst = WorstState::Well;
     for (index, answered) in query_all(sources, false).into_iter().enumerate() {
         if index > 0 && !arguments.daemon.json {
             outln!();
@@ -67,28 +67,28 @@ pub fn execute(arguments: &StatusArguments) -> anyhow::Result<Exit> {
             Err(why) if is_one => anyhow::bail!("{why}"),
             Err(why) => {
                 errln!("umawarden: {}: {why}", answered.name);
-                Worst::Silent
+                WorstState::Silent
             }
         };
         worst = worst.max(of_node);
     }
     Ok(match worst {
-        Worst::Well => Exit::Fine,
-        Worst::Warning => Exit::Findings,
-        Worst::Critical => Exit::Code(CRITICAL),
-        Worst::Silent => Exit::Unusable,
+        WorstState::Well => Exit::Fine,
+        WorstState::Warning => Exit::Findings,
+        WorstState::Critical => Exit::Code(CRITICAL),
+        WorstState::Silent => Exit::Unusable,
     })
 }
 
-fn show(picture: &Picture, as_json: bool) -> Worst {
+fn show(picture: &Picture, as_json: bool) -> WorstState {
     if as_json {
         outln!("{}", json!(picture));
     } else {
-        top::print(&View::of(picture));
+        top::print(&FrameView::of(picture));
     }
     match picture.well.level {
-        WellLevel::Well => Worst::Well,
-        WellLevel::Unknown | WellLevel::Warning => Worst::Warning,
-        WellLevel::Critical => Worst::Critical,
+        NodeHealthLevel::Well => WorstState::Well,
+        NodeHealthLevel::Unknown | NodeHealthLevel::Warning => WorstState::Warning,
+        NodeHealthLevel::Critical => WorstState::Critical,
     }
 }

@@ -74,13 +74,13 @@ pub(super) fn is_utf8() -> bool {
 /// A line for people: a beginning, which has the colour, and a text that continues below itself
 /// where it is longer than the terminal is wide.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct StyledRow {
     head: String,
     tone: Tone,
     text: String,
 }
 
-impl Row {
+impl StyledRow {
     /// What is not printable in either is escaped.
     pub(super) fn new(tone: Tone, head: &str, text: &str) -> Self {
         let (head, text) = (printable(head).into_owned(), printable(text).into_owned());
@@ -108,7 +108,7 @@ impl Row {
     }
 }
 
-impl From<String> for Row {
+impl From<String> for StyledRow {
     fn from(text: String) -> Self {
         Self::new(Tone::Plain, "", &text)
     }
@@ -117,7 +117,7 @@ impl From<String> for Row {
 /// A line for standard output, wrapped if that is a terminal. What is not printable is escaped.
 pub(super) fn fitted(text: &str) -> String {
     let screen = Screen { has_colours: false, ..Screen::of_output() };
-    Row::new(Tone::Plain, "", text).shown(screen)
+    StyledRow::new(Tone::Plain, "", text).shown(screen)
 }
 
 /// Lines for standard output, each wrapped if that is a terminal. They may have colours. The caller
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_text_continues_below_itself_on_a_terminal_and_stays_whole_in_a_pipe() {
-        let row = Row::new(Tone::Bad, "problem  ", "swap is on and engines page");
+        let row = StyledRow::new(Tone::Bad, "problem  ", "swap is on and engines page");
         assert_eq!(row.shown(NARROW), "problem  swap is on\n         and engines\n         page");
         assert_eq!(row.shown(PIPE), "problem  swap is on and engines page");
         let coloured = Screen { width: Some(80), has_colours: true };
@@ -168,21 +168,21 @@ mod tests {
 
     #[test]
     fn a_long_word_behind_a_wide_beginning_has_a_line_of_its_own() {
-        let row = Row::new(Tone::Plain, &"h".repeat(30), "a_long_word");
+        let row = StyledRow::new(Tone::Plain, &"h".repeat(30), "a_long_word");
         let screen = Screen { width: Some(36), has_colours: false };
         assert_eq!(row.shown(screen), format!("{}\n    a_long_word", "h".repeat(30)));
     }
 
     #[test]
     fn the_second_column_of_a_plain_line_keeps_its_place() {
-        let row = Row::from("qwen   serving for an hour".to_owned());
+        let row = StyledRow::from("qwen   serving for an hour".to_owned());
         assert_eq!(row.shown(NARROW), "qwen   serving for\n       an hour");
-        let row = Row::from("a text without any columns".to_owned());
+        let row = StyledRow::from("a text without any columns".to_owned());
         assert_eq!(row.shown(NARROW), "a text without any\n    columns");
     }
 
     #[test]
     fn a_name_cannot_change_colours() {
-        assert_eq!(Row::new(Tone::Good, "a\x1b[31m", "").shown(PIPE), "a\\u{1b}[31m");
+        assert_eq!(StyledRow::new(Tone::Good, "a\x1b[31m", "").shown(PIPE), "a\\u{1b}[31m");
     }
 }

@@ -13,9 +13,11 @@ use crate::cli::gate::may_have_own_memory;
 use crate::cli::output::outln;
 use crate::doctor::Misfit;
 use crate::model::{Sysctl, bytes_text};
-use crate::tune::{HugePages, Memory, Present, Profile, Reserve, Row, choose, profiles};
+use crate::tune::{
+    CurrentMemory, HugePages, Profile, Reserve, SettingRow, SettingState, choose, profiles,
+};
 use node::NodeFiles;
-use persist::Persisted;
+use persist::PersistedSettings;
 
 /// Arguments of `umawarden tune`.
 #[derive(Debug, Args)]
@@ -93,19 +95,19 @@ fn share(text: &str) -> Result<f64, String> {
 
 /// The node compared with a profile.
 #[derive(Debug)]
-struct Comparison<'p> {
+struct ProfileComparison<'p> {
     profile: &'p Profile,
-    node: crate::tune::Node,
-    rows: Vec<Row<'p>>,
+    node: crate::tune::TuneNode,
+    rows: Vec<SettingRow<'p>>,
     warnings: Vec<String>,
 }
 
 /// What was changed.
 #[derive(Debug, Default)]
-struct Done {
+struct AppliedProfile {
     applied: Vec<(Sysctl, u32)>,
     failed: Vec<String>,
-    persisted: Option<Persisted>,
+    persisted: Option<PersistedSettings>,
 }
 
 /// Compares, sets and writes the settings.
@@ -120,7 +122,7 @@ pub fn execute(arguments: &TuneArguments) -> anyhow::Result<Exit> {
     }
     let files = NodeFiles { procfs: &arguments.procfs, sysfs: &arguments.sysfs };
     let compared = compare(arguments, &files, &profiles)?;
-    let mut done = Done::default();
+    let mut done = AppliedProfile::default();
     if arguments.apply {
         apply(&files, &compared, &mut done);
     }
@@ -133,7 +135,7 @@ pub fn execute(arguments: &TuneArguments) -> anyhow::Result<Exit> {
     } else {
         show::table(&compared, &done);
     }
-    let fits = compared.rows.iter().all(Row::fits);
+    let fits = compared.rows.iter().all(SettingRow::fits);
     Ok(match (done.failed.is_empty(), arguments.check && !fits) {
         (false, _) => Exit::Unusable,
         (true, true) => Exit::Findings,
@@ -145,7 +147,7 @@ fn compare<'p>(
     arguments: &TuneArguments,
     files: &NodeFiles<'_>,
     profiles: &'p [Profile],
-) -> anyhow::Result<Comparison<'p>> {
+) -> anyhow::Result<ProfileComparison<'p>> {
     let (node, memory) = (files.node()?, files.memory()?);
     let profile = match &arguments.profile {
         Some(name) => profiles.iter().find(|profile| profile.name == *name).ok_or_else(|| {
@@ -167,7 +169,7 @@ fn compare<'p>(
     let huge_pages = files.huge_pages(&memory);
     let mut rows = Vec::new();
     for advice in &profile.settings {
-        rows.push(Row::new(advice, files.present(advice.name)?, huge_pages));
+        rows.push(SettingRow::new(advice, files.present(advice.name)?, huge_pages));
     }
     let mut warnings = raised(&rows, huge_pages);
     // Where a GPU has memory of its own, vLLM's share is of that.
@@ -177,7 +179,7 @@ fn compare<'p>(
     if arguments.persist || arguments.check {
         warnings.extend(persist::overruled_by(&arguments.file, &rows));
     }
-    Ok(Comparison { profile, node, rows, warnings })
+    Ok(ProfileComparison { profile, node, rows, warnings })
 }
 
 /// The settings that differ from the profile for this node, and its name. `None`: no profile is for
@@ -192,8 +194,9 @@ pub(super) fn misfits(
     let huge_pages = files.huge_pages(&files.memory()?);
     let mut misfits = Vec::new();
     for advice in &profile.settings {
-        let row = Row::new(advice, files.present(advice.name)?, huge_pages);
-        if let (Present::Value(now), Some(wanted), false) = (row.now, row.wanted(), row.fits()) {
+        let row = SettingRow::new(advice, files.present(advice.name)?, huge_pages);
+        if let (SettingState::Value(now), Some(wanted), false) = (row.now, row.wanted(), row.fits())
+        {
             misfits.push(Misfit { name: advice.name, now, wanted });
         }
     }
@@ -201,8 +204,8 @@ pub(super) fn misfits(
 }
 
 /// Values that do not last.
-fn raised(rows: &[Row<'_>], huge_pages: Option<HugePages>) -> Vec<String> {
-    let text = |row: &Row<'_>| {
+fn raised(rows: &[SettingRow<'_>], huge_pages: Option<HugePages>) -> Vec<String> {
+    let text = |row: &SettingRow<'_>| {
         let (floor, pages) = (row.raised_to()?, huge_pages?);
         Some(format!(
             "the kernel raises {} to {floor} ({}) when transparent huge pages (of {} here) are \
@@ -217,12 +220,12 @@ fn raised(rows: &[Row<'_>], huge_pages: Option<HugePages>) -> Vec<String> {
 }
 
 /// Whether the settings prevent vLLM from starting.
-fn vllm(rows: &[Row<'_>], memory: &Memory, utilization: f64) -> Vec<String> {
+fn vllm(rows: &[SettingRow<'_>], memory: &CurrentMemory, utilization: f64) -> Vec<String> {
     let value = |sysctl| {
         let row = rows.iter().find(|row| row.advice.name == sysctl)?;
         match row.now {
-            Present::Value(now) => Some(u64::from(now)),
-            Present::InBytes | Present::Missing => None,
+            SettingState::Value(now) => Some(u64::from(now)),
+            SettingState::InBytes | SettingState::Missing => None,
         }
     };
     let (Some(min_free_kib), Some(scale_factor)) =
@@ -252,7 +255,7 @@ fn vllm(rows: &[Row<'_>], memory: &Memory, utilization: f64) -> Vec<String> {
 }
 
 /// Sets everything that differs. An error of one does not stop the others.
-fn apply(files: &NodeFiles<'_>, compared: &Comparison<'_>, done: &mut Done) {
+fn apply(files: &NodeFiles<'_>, compared: &ProfileComparison<'_>, done: &mut AppliedProfile) {
     for row in compared.rows.iter().filter(|row| !row.fits()) {
         let Some(value) = row.wanted() else { continue };
         match files.set(row.advice.name, value) {

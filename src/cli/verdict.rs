@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::Exit;
 use super::control::{DaemonArguments, entries, list};
-use super::style::{Row, Tone};
+use super::style::{StyledRow, Tone};
 use crate::cli::output::outln;
 use crate::model::{MemoryState, measured_bytes_text};
 
@@ -43,13 +43,13 @@ Exit codes: 0 no problem; 1 orphan, held_shmem, leaked or wedged; 2 no daemon re
 user may not query it.";
 
 #[derive(Debug, Deserialize)]
-struct Shown {
+struct AssessmentView {
     #[serde(rename = "verdict")]
     state: MemoryState,
     meaning: String,
     since: Timestamp,
     evidence: Vec<Reason>,
-    account: Account,
+    account: PrintedAccount,
 }
 
 #[derive(Debug, Deserialize)]
@@ -58,7 +58,7 @@ struct Reason {
 }
 
 #[derive(Debug, Deserialize)]
-struct Account {
+struct PrintedAccount {
     window_seconds: f64,
     grown_bytes: f64,
     entries: Vec<Reason>,
@@ -74,7 +74,7 @@ pub fn execute(arguments: &VerdictArguments) -> anyhow::Result<Exit> {
     // A single object, printed like a list.
     let one = reply.data.get("verdict").cloned().unwrap_or_default();
     reply.data = serde_json::json!({ "verdict": [one] });
-    let shown = entries::<Shown>(reply, "verdict")?;
+    let shown = entries::<AssessmentView>(reply, "verdict")?;
     if daemon.json {
         list(&shown, true, "", |_| String::new());
     } else {
@@ -91,28 +91,28 @@ fn is_bad(state: MemoryState) -> bool {
     )
 }
 
-fn print(shown: &Shown) {
-    let Shown { state, meaning, since, evidence, account } = shown;
+fn print(shown: &AssessmentView) {
+    let AssessmentView { state, meaning, since, evidence, account } = shown;
     let tone = match state {
         state if is_bad(*state) => Tone::Bad,
         MemoryState::Unknown => Tone::Warn,
         _ => Tone::Good,
     };
-    Row::new(tone, state.name(), &format!(", since {since:.0}: {meaning}")).print();
+    StyledRow::new(tone, state.name(), &format!(", since {since:.0}: {meaning}")).print();
     for reason in evidence {
-        Row::from(format!("  {}", reason.text)).print();
+        StyledRow::from(format!("  {}", reason.text)).print();
     }
     if let Some(taken) = taken(account) {
         outln!("{taken}");
     }
     for entry in &account.entries {
-        Row::from(format!("  {}", entry.text)).print();
+        StyledRow::from(format!("  {}", entry.text)).print();
     }
 }
 
 /// The amount of the account. `None`: nothing was taken.
-fn taken(account: &Account) -> Option<String> {
-    let Account { window_seconds, grown_bytes, .. } = account;
+fn taken(account: &PrintedAccount) -> Option<String> {
+    let PrintedAccount { window_seconds, grown_bytes, .. } = account;
     let is_any = *window_seconds > 0.0 && *grown_bytes > 0.0;
     is_any.then(|| {
         format!("within {window_seconds} s {} were taken", measured_bytes_text(*grown_bytes))
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn an_account_of_nothing_is_not_shown() {
         let of = |window_seconds, grown_bytes| {
-            taken(&Account { window_seconds, grown_bytes, entries: Vec::new() })
+            taken(&PrintedAccount { window_seconds, grown_bytes, entries: Vec::new() })
         };
         assert_eq!(of(0.0, 0.0), None);
         assert_eq!(of(10.0, 0.0), None);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{CallError, KeyError, Secret, Session};
+use super::{CallError, ClientSession, KeyError, Secret};
 use crate::model::{AlertmanagerCredentials, AlertmanagerServer, TlsFiles};
 
 /// The path of the API.
@@ -55,7 +55,7 @@ pub fn post(server: &AlertmanagerServer, alerts: &Value) -> Result<(), PostError
     let key = key(server)?;
     let is_tls = server.url.starts_with("https://");
     let trust = is_tls.then(|| TlsFiles::trusting(server.ca_file.clone()));
-    let session = Session::open_far("alertmanager", &server.url, trust)?;
+    let session = ClientSession::open_far("alertmanager", &server.url, trust)?;
     let answer = session.post_as(key, PATH, alerts, server.timeout)?;
     match answer.is_success() {
         true => Ok(()),

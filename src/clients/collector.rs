@@ -10,11 +10,11 @@ use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETR
 use hyper::{Method, Request};
 use tokio::time::timeout;
 
-use super::http::{self, Client, HttpError, Response};
+use super::http::{self, HttpClient, HttpError, Response};
 use super::keys::read_secret;
 use super::tls;
 use crate::model::TlsFiles;
-use crate::parse::answer::Answer;
+use crate::parse::answer::HttpResponse;
 use crate::parse::header_lines::{MOST_TEXT_BYTES, header_lines, header_pairs};
 
 /// The part of a request's deadline that the connection may take.
@@ -44,7 +44,7 @@ pub struct CollectorEndpoint {
 pub struct Collector {
     settings: CollectorEndpoint,
     /// Made by the first message, and again after a failure.
-    client: Option<Client>,
+    client: Option<HttpClient>,
 }
 
 impl fmt::Debug for Collector {
@@ -59,7 +59,7 @@ impl fmt::Debug for Collector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectorResponse {
     /// The HTTP status, and the beginning of the body.
-    pub answer: Answer,
+    pub answer: HttpResponse,
     /// Whether the content type is HTML.
     pub is_page: bool,
     /// The Retry-After of the response.
@@ -110,13 +110,13 @@ impl Collector {
         response.await.map_err(|error| with_hint(error, port))
     }
 
-    fn client(&mut self, is_tls: bool) -> Result<Client, HttpError> {
+    fn client(&mut self, is_tls: bool) -> Result<HttpClient, HttpError> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
         let tls = || tls::config(&TlsFiles::trusting(self.settings.ca_file.clone()));
         let tls = is_tls.then(tls).transpose()?;
-        let client = Client::new(CONNECTING_TAKES, tls)?;
+        let client = HttpClient::new(CONNECTING_TAKES, tls)?;
         Ok(self.client.insert(client).clone())
     }
 

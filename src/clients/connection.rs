@@ -33,7 +33,7 @@ pub struct Server {
 
 /// A request without a body.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'q> {
+pub struct ConnectionRequest<'q> {
     /// The HTTP method.
     pub method: &'q Method,
     /// Path and query.
@@ -46,7 +46,7 @@ pub struct Question<'q> {
     pub also: &'q [u16],
 }
 
-impl<'q> Question<'q> {
+impl<'q> ConnectionRequest<'q> {
     /// A GET, of whose response only the body of status 200 is read.
     pub fn get(path: &'q str, accept: &'static str, most_bytes: usize) -> Self {
         Self { method: &Method::GET, path, accept, most_bytes, also: &[] }
@@ -55,7 +55,7 @@ impl<'q> Question<'q> {
 
 /// The head of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct ResponseHead {
     /// The HTTP status.
     pub status: u16,
     /// The identity of the running umawarden, if it is one.
@@ -64,19 +64,19 @@ pub struct Head {
 
 /// An open connection, and its authorization header.
 #[derive(Debug)]
-struct Open {
-    connection: http::Connection,
+struct OpenConnection {
+    connection: http::HttpConnection,
     authorization: Option<HeaderValue>,
 }
 
 /// A connection that is made by the first request.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ServerConnection {
     server: Server,
-    kept: Option<Open>,
+    kept: Option<OpenConnection>,
 }
 
-impl Connection {
+impl ServerConnection {
     /// Prepares a connection; connects to nothing.
     pub fn new(server: Server) -> Self {
         Self { server, kept: None }
@@ -86,7 +86,10 @@ impl Connection {
     ///
     /// # Errors
     /// Why there is no response, or no usable one.
-    pub async fn receive(&mut self, question: Question<'_>) -> Result<(Head, Vec<u8>), String> {
+    pub async fn receive(
+        &mut self,
+        question: ConnectionRequest<'_>,
+    ) -> Result<(ResponseHead, Vec<u8>), String> {
         let mut body = Vec::new();
         let mut take = |part: &[u8]| {
             body.extend_from_slice(part);
@@ -103,13 +106,13 @@ impl Connection {
     /// Why there is no response, or no usable one.
     pub async fn send(
         &mut self,
-        question: Question<'_>,
+        question: ConnectionRequest<'_>,
         take: &mut (dyn FnMut(&[u8]) -> Result<(), String> + Send),
-    ) -> Result<Head, String> {
+    ) -> Result<ResponseHead, String> {
         let (mut response, open) = self.exchange(question).await?;
         let instance = response.header(HeaderName::from_static(INSTANCE_HEADER));
         let instance = instance.filter(|text| text.len() <= LONGEST_INSTANCE).map(str::to_owned);
-        let head = Head { status: response.status(), instance };
+        let head = ResponseHead { status: response.status(), instance };
         if let Some(why) = refusal(head.status).filter(|_| !question.also.contains(&head.status)) {
             return Err(why);
         }
@@ -126,7 +129,10 @@ impl Connection {
     }
 
     /// Sends on the kept connection, or on a new one if that was closed.
-    async fn exchange(&mut self, question: Question<'_>) -> Result<(Response, Open), String> {
+    async fn exchange(
+        &mut self,
+        question: ConnectionRequest<'_>,
+    ) -> Result<(Response, OpenConnection), String> {
         if let Some(mut open) = self.kept.take()
             && open.connection.is_open().await
             && let Ok(response) = self.send_over(&mut open, question).await
@@ -142,8 +148,8 @@ impl Connection {
 
     async fn send_over(
         &self,
-        open: &mut Open,
-        question: Question<'_>,
+        open: &mut OpenConnection,
+        question: ConnectionRequest<'_>,
     ) -> Result<Response, HttpError> {
         let Server { host, port, .. } = &self.server;
         let url = format!("http://{host}:{port}{}", question.path);
@@ -156,7 +162,7 @@ impl Connection {
     }
 
     /// Connects. Keys and certificates are read anew each time.
-    async fn connect(&self) -> Result<Open, String> {
+    async fn connect(&self) -> Result<OpenConnection, String> {
         let Server { host, port, access } = &self.server;
         let (tls, authorization) = match *access == Access::default() {
             // Without files no disk can hang.
@@ -176,12 +182,12 @@ impl Connection {
         let connected = async {
             let stream = http::connect(host, *port, None).await.map_err(HttpError::Connect)?;
             match tls {
-                None => http::Connection::over(stream).await,
-                Some(tls) => http::Connection::over_tls(stream, tls, name).await,
+                None => http::HttpConnection::over(stream).await,
+                Some(tls) => http::HttpConnection::over_tls(stream, tls, name).await,
             }
         };
         let connection = connected.await.map_err(|error| error.to_string())?;
-        Ok(Open { connection, authorization })
+        Ok(OpenConnection { connection, authorization })
     }
 
     /// The error, with what a server that closes a new connection may require: its alert is lost if

@@ -15,9 +15,9 @@ use rustix::fs::{Mode, OFlags, open};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use super::Session;
+use super::ClientSession;
 use crate::model::{TlsFiles, without_unprintable};
-use crate::parse::answer::Answer;
+use crate::parse::answer::HttpResponse;
 
 /// The header that the protocol requires.
 const HEADER: (&str, &str) = ("fleet-lock-protocol", "true");
@@ -205,7 +205,7 @@ impl FleetLock {
             }
         };
         let body = json!({ "client_params": { "id": self.id.0, "group": self.group } });
-        let response = Session::open_far("fleet-lock", &self.origin, trust)
+        let response = ClientSession::open_far("fleet-lock", &self.origin, trust)
             .and_then(|session| session.post_with(path, HEADER, &body, patience));
         match response {
             Ok(answer) => parse(path, &answer),
@@ -216,7 +216,7 @@ impl FleetLock {
 
 /// 200 is a grant, and everything else a refusal. A refusal without the fields of the protocol is
 /// not from a FleetLock server.
-fn parse(path: &str, answer: &Answer) -> SlotResponse {
+fn parse(path: &str, answer: &HttpResponse) -> SlotResponse {
     let refusal = answer.json().as_ref().and_then(refusal);
     match (answer.status, refusal) {
         // A grant with the reason of a refusal is invalid.

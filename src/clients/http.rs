@@ -1,9 +1,9 @@
 //! HTTP/1.1 to servers: all requests are sent and all responses are read here.
 //!
-//! [`Client`] is reqwest: it connects by itself, over TLS if configured. A [`Connection`] is made
-//! by the caller: within the network namespace of a container, to an engine that gets its key, to
-//! the control socket, or to another node, for which keys are read anew with each connection.
-//! reqwest shows neither the peer before it sends, nor a reconnection.
+//! [`HttpClient`] is reqwest: it connects by itself, over TLS if configured. An [`HttpConnection`]
+//! is made by the caller: within the network namespace of a container, to an engine that gets its
+//! key, to the control socket, or to another node, for which keys are read anew with each
+//! connection. reqwest shows neither the peer before it sends, nor a reconnection.
 //!
 //! No redirect is followed, no proxy of the environment is used, nothing is sent twice, and no body
 //! is read beyond the limit of the caller. Only connecting has a deadline: the caller limits the
@@ -32,7 +32,7 @@ use tokio_rustls::TlsConnector;
 
 use super::network::Network;
 use super::tls;
-pub use crate::parse::answer::Answer;
+pub use crate::parse::answer::HttpResponse;
 
 /// The most header lines of a response.
 const MOST_HEADERS: usize = 64;
@@ -103,7 +103,7 @@ pub struct Response {
     head: Parts,
     body: UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>,
     /// The connection, if the response owns it: it ends with the response.
-    _connection: Option<Connection>,
+    _connection: Option<HttpConnection>,
 }
 
 impl Response {
@@ -145,31 +145,31 @@ impl Response {
     ///
     /// # Errors
     /// As of [`Self::part`].
-    pub async fn read(mut self, most: usize) -> Result<Answer, HttpError> {
+    pub async fn read(mut self, most: usize) -> Result<HttpResponse, HttpError> {
         let (status, mut body) = (self.status(), Vec::new());
         if most == 0 {
             // Only the head is wanted, and the body may hang.
-            return Ok(Answer { status, body, is_cut: true });
+            return Ok(HttpResponse { status, body, is_cut: true });
         }
         while let Some(part) = self.part().await? {
             let left = most - body.len();
             body.extend_from_slice(&part[..part.len().min(left)]);
             if part.len() > left {
-                return Ok(Answer { status, body, is_cut: true });
+                return Ok(HttpResponse { status, body, is_cut: true });
             }
         }
-        Ok(Answer { status, body, is_cut: false })
+        Ok(HttpResponse { status, body, is_cut: false })
     }
 }
 
 /// A client that opens a new connection for each request.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct HttpClient {
     client: reqwest::Client,
     connecting_takes: Duration,
 }
 
-impl Client {
+impl HttpClient {
     /// A client with a time limit for connecting, over TLS if authorities are given.
     ///
     /// # Errors
@@ -239,12 +239,12 @@ pub async fn connect(host: &str, port: u16, network: Option<&Network>) -> io::Re
 
 /// A connection that the caller has made.
 #[derive(Debug)]
-pub struct Connection {
+pub struct HttpConnection {
     sender: SendRequest<Full<Bytes>>,
     _moving: JoinSet<()>,
 }
 
-impl Connection {
+impl HttpConnection {
     /// A connection over a stream.
     ///
     /// # Errors
@@ -291,7 +291,7 @@ impl Connection {
     /// the next request.
     ///
     /// # Errors
-    /// As of [`Client::send`].
+    /// As of [`HttpClient::send`].
     pub async fn send(&mut self, mut request: Request<Bytes>) -> Result<Response, HttpError> {
         let uri = std::mem::take(request.uri_mut());
         let authority = uri.authority().map_or("", |authority| authority.as_str());
@@ -308,12 +308,12 @@ impl Connection {
 /// Sends over a connection that ends with the response.
 ///
 /// # Errors
-/// As of [`Client::send`].
+/// As of [`HttpClient::send`].
 pub async fn send_over<S>(stream: S, request: Request<Bytes>) -> Result<Response, HttpError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let mut connection = Connection::over(stream).await?;
+    let mut connection = HttpConnection::over(stream).await?;
     let response = connection.send(request).await?;
     Ok(Response { _connection: Some(connection), ..response })
 }

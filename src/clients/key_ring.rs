@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::keys::{KeyError, Secret};
-use super::owner::{Claim, Connection};
+use super::owner::{Claim, ConnectionEnds};
 use super::session::Endpoint;
 use crate::model::{EngineTarget, EngineUser, SecretSource};
 
@@ -95,7 +95,7 @@ impl EngineKey {
     ///
     /// # Errors
     /// The peer is not proven to be the engine.
-    pub fn reveal(&self, made: &Connection) -> Result<&Secret, String> {
+    pub fn reveal(&self, made: &ConnectionEnds) -> Result<&Secret, String> {
         match self.ring.claim().prove_connection(self.user, made) {
             Ok(()) => Ok(&self.secret),
             Err(why) => {

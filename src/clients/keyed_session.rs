@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{CallError, EngineKey, KeyError, KeyRing, NoKey, Session};
-use crate::engines::{EngineCalls, Refusal, WhichKey};
-use crate::parse::answer::Answer;
+use super::{CallError, ClientSession, EngineKey, KeyError, KeyRing, NoKey};
+use crate::engines::{EmptyingRefusal, EngineCalls, WhichKey};
+use crate::parse::answer::HttpResponse;
 
 /// A connection to an engine, and its keys. A peer not proven to be the engine gets requests
 /// without the key.
 #[derive(Debug)]
 pub struct KeyedSession {
-    session: Session,
+    session: ClientSession,
     ring: KeyRing,
     api: RefCell<Option<EngineKey>>,
     control: RefCell<Option<EngineKey>>,
@@ -23,7 +23,7 @@ pub struct KeyedSession {
 
 impl KeyedSession {
     /// No key has been read yet.
-    pub fn new(session: Session, ring: KeyRing) -> Self {
+    pub fn new(session: ClientSession, ring: KeyRing) -> Self {
         let (api, control, withheld) = Default::default();
         Self { session, ring, api, control, withheld }
     }
@@ -44,14 +44,14 @@ impl KeyedSession {
         &self,
         which: Option<WhichKey>,
         call: impl FnOnce(Option<&EngineKey>) -> Result<T, CallError>,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, EmptyingRefusal> {
         let key = which.map(|which| self.read(which).borrow());
         Ok(call(key.as_ref().and_then(|key| key.as_ref()))?)
     }
 }
 
 impl EngineCalls for KeyedSession {
-    fn key(&self, which: WhichKey) -> Result<Option<WhichKey>, Refusal> {
+    fn key(&self, which: WhichKey) -> Result<Option<WhichKey>, EmptyingRefusal> {
         let key = match which {
             WhichKey::Api => self.ring.api(),
             WhichKey::Control => self.ring.control(),
@@ -74,7 +74,7 @@ impl EngineCalls for KeyedSession {
         path: &str,
         key: Option<WhichKey>,
         patience: Duration,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<HttpResponse, EmptyingRefusal> {
         self.with_key(key, |key| self.session.get(path, key, patience))
     }
 
@@ -84,7 +84,7 @@ impl EngineCalls for KeyedSession {
         body: Option<&Value>,
         key: Option<WhichKey>,
         patience: Duration,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<HttpResponse, EmptyingRefusal> {
         self.with_key(key, |key| self.session.post(path, body, key, patience))
     }
 
@@ -93,13 +93,13 @@ impl EngineCalls for KeyedSession {
     }
 }
 
-impl From<KeyError> for Refusal {
+impl From<KeyError> for EmptyingRefusal {
     fn from(error: KeyError) -> Self {
         Self::Unanswered(error.to_string())
     }
 }
 
-impl From<CallError> for Refusal {
+impl From<CallError> for EmptyingRefusal {
     fn from(error: CallError) -> Self {
         Self::Unanswered(error.to_string())
     }

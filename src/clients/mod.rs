@@ -1,4 +1,4 @@
-//! Thin clients: [`Session`] calls one engine or server, and one request after the other;
+//! Thin clients: [`ClientSession`] calls one engine or server, and one request after the other;
 //! [`KeyedSession`] adds the keys of an engine. [`fleet_lock`] requests slots for reboots, [`peer`]
 //! the umawarden of another node, [`alertmanager`] posts alerts, [`collector`] sends telemetry,
 //! `kubernetes` changes this machine's node, and [`nvsentinel`] reports health events over gRPC.
@@ -26,4 +26,4 @@ mod tls;
 pub use key_ring::{EngineKey, KeyRing, NoKey};
 pub use keyed_session::KeyedSession;
 pub use keys::{KeyError, Secret, check_permissions};
-pub use session::{CallError, Endpoint, Session, origin};
+pub use session::{CallError, ClientSession, Endpoint, origin};

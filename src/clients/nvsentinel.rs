@@ -158,7 +158,7 @@ impl HealthEvents {
 
 /// Why events were not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotTaken {
+pub enum DeliveryError {
     /// There is no such socket: no connector runs on this node.
     Absent,
     /// There was no answer in time.
@@ -167,7 +167,7 @@ pub enum NotTaken {
     Failed(String),
 }
 
-impl fmt::Display for NotTaken {
+impl fmt::Display for DeliveryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent => f.write_str("there is no such socket"),
@@ -177,7 +177,7 @@ impl fmt::Display for NotTaken {
     }
 }
 
-impl From<Status> for NotTaken {
+impl From<Status> for DeliveryError {
     fn from(status: Status) -> Self {
         let message = status.message().chars().filter(|c| !c.is_control());
         let message: String = message.take(MOST_ERROR_CHARS).collect();
@@ -194,11 +194,13 @@ pub async fn report(
     socket: &Path,
     events: HealthEvents,
     patience: Duration,
-) -> Result<(), NotTaken> {
+) -> Result<(), DeliveryError> {
     let stream = match timeout(patience, UnixStream::connect(socket)).await {
-        Err(_) => return Err(NotTaken::TimedOut(patience)),
-        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => return Err(NotTaken::Absent),
-        Ok(Err(error)) => return Err(NotTaken::Failed(error.to_string())),
+        Err(_) => return Err(DeliveryError::TimedOut(patience)),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(DeliveryError::Absent);
+        }
+        Ok(Err(error)) => return Err(DeliveryError::Failed(error.to_string())),
         Ok(Ok(stream)) => stream,
     };
     let mut stream = Some(stream);
@@ -218,7 +220,7 @@ pub async fn report(
         client.unary(Request::new(events), path, codec).await
     };
     match timeout(patience, answer).await {
-        Err(_) => Err(NotTaken::TimedOut(patience)),
+        Err(_) => Err(DeliveryError::TimedOut(patience)),
         Ok(answered) => Ok(answered.map(drop)?),
     }
 }

@@ -51,12 +51,12 @@ pub fn listens(procfs: &Path, engine: &EngineTarget, endpoint: &Endpoint) -> Opt
 
 /// A connection, by the addresses of its ends.
 #[derive(Clone, Copy, Debug)]
-pub struct Connection {
+pub struct ConnectionEnds {
     client: SocketAddr,
     server: SocketAddr,
 }
 
-impl Connection {
+impl ConnectionEnds {
     /// The connection of a socket.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Claim<'_> {
     ///
     /// # Errors
     /// As of [`Self::prove`].
-    pub fn prove_connection(&self, user: u32, made: &Connection) -> Result<(), String> {
+    pub fn prove_connection(&self, user: u32, made: &ConnectionEnds) -> Result<(), String> {
         if self.has_accepted(user, made)? {
             return Ok(());
         }
@@ -120,7 +120,7 @@ impl Claim<'_> {
 
     /// Whether the engine has accepted the connection. An error: another process has, or it has
     /// ended.
-    fn has_accepted(&self, user: u32, made: &Connection) -> Result<bool, String> {
+    fn has_accepted(&self, user: u32, made: &ConnectionEnds) -> Result<bool, String> {
         let server = self.server()?;
         let is_elsewhere = self.is_elsewhere(server.pid);
         let process = if is_elsewhere { "self".to_owned() } else { server.pid.to_string() };
@@ -384,8 +384,8 @@ input()";
         EngineTarget::from(&EngineSeen::new(name, EngineKind::Vllm, id, processes, why))
     }
 
-    fn connection(stream: &TcpStream) -> Connection {
-        Connection::new(stream.local_addr().unwrap(), stream.peer_addr().unwrap())
+    fn connection(stream: &TcpStream) -> ConnectionEnds {
+        ConnectionEnds::new(stream.local_addr().unwrap(), stream.peer_addr().unwrap())
     }
 
     fn prove(port: u16, made: Option<&TcpStream>) -> Result<(), String> {

@@ -10,11 +10,11 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use super::connection::{Connection, Question, Server};
+use super::connection::{ConnectionRequest, Server, ServerConnection};
 use crate::model::{
     Access, GateRequest, LeaseCall, LeaseRequest, LeaseStage, PeerAddress, PeerGate, Pod,
 };
-use crate::parse::answer::Answer;
+use crate::parse::answer::HttpResponse;
 
 /// The time limit of a response, which needs no measurement there.
 pub const ANSWER_TAKES: Duration = Duration::from_secs(2);
@@ -42,7 +42,7 @@ const MOST_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Peer {
     runtime: Runtime,
-    connection: Connection,
+    connection: ServerConnection,
     query: String,
     request: GateRequest,
     /// Why it has refused to reserve memory, and how many more times it is only queried.
@@ -92,20 +92,26 @@ impl Peer {
         if !request.pools.is_empty() {
             query.push_str(&format!("&pool={}", request.pools.join(",")));
         }
-        Ok(Self { runtime, connection: Connection::new(server), query, request, refused: None })
+        Ok(Self {
+            runtime,
+            connection: ServerConnection::new(server),
+            query,
+            request,
+            refused: None,
+        })
     }
 
-    fn send(&mut self, method: &Method, path: &str) -> Result<Answer, String> {
+    fn send(&mut self, method: &Method, path: &str) -> Result<HttpResponse, String> {
         let accept = "application/json";
         let also = if *method == Method::GET { &[CLOSED][..] } else { &READ };
-        let question = Question { method, path, accept, most_bytes: MOST_BYTES, also };
+        let question = ConnectionRequest { method, path, accept, most_bytes: MOST_BYTES, also };
         let (runtime, connection) = (&self.runtime, &mut self.connection);
         let received =
             runtime.block_on(async { timeout(ANSWER_TAKES, connection.receive(question)).await });
         let (head, body) = received.map_err(|_| {
             format!("{path} was not answered within {} s", ANSWER_TAKES.as_secs())
         })??;
-        Ok(Answer { status: head.status, body, is_cut: false })
+        Ok(HttpResponse { status: head.status, body, is_cut: false })
     }
 
     /// The memory of the node: the `data` of the response, which is untrusted.
@@ -226,7 +232,7 @@ fn refusal(status: u16, reply: &Value) -> String {
 }
 
 /// The state of the gate, or why the response is invalid: it must repeat the request.
-fn read(request: &GateRequest, answer: &Answer) -> Result<PeerGate, String> {
+fn read(request: &GateRequest, answer: &HttpResponse) -> Result<PeerGate, String> {
     let status = answer.status;
     let reply = answer.json();
     let data = reply.as_ref().and_then(|reply| reply.get("data"));
@@ -281,7 +287,7 @@ mod tests {
     }
 
     fn says(status: u16, body: &str) -> Result<PeerGate, String> {
-        read(&asked(), &Answer { status, body: body.into(), is_cut: false })
+        read(&asked(), &HttpResponse { status, body: body.into(), is_cut: false })
     }
 
     #[test]

@@ -16,14 +16,14 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use super::http::{self, Client, HttpError, connect, send_over};
+use super::http::{self, HttpClient, HttpError, connect, send_over};
 use super::key_ring::EngineKey;
 use super::keys::Secret;
 use super::network::Network;
-use super::owner::Connection;
+use super::owner::ConnectionEnds;
 use super::tls;
 use crate::model::{EngineTarget, TlsFiles};
-use crate::parse::answer::Answer;
+use crate::parse::answer::HttpResponse;
 
 /// The time limit of a connection, with the lookup of a server's name.
 const CONNECTING_TAKES: Duration = Duration::from_secs(1);
@@ -102,7 +102,7 @@ pub(super) type Header = (&'static str, &'static str);
 
 /// The credentials of a request.
 #[derive(Debug, Default)]
-struct With {
+struct CallCredentials {
     /// The key of an engine.
     key: Option<EngineKey>,
     /// The credentials for a server other than an engine.
@@ -110,7 +110,7 @@ struct With {
     header: Option<Header>,
 }
 
-impl With {
+impl CallCredentials {
     fn key(key: Option<&EngineKey>) -> Self {
         Self { key: key.cloned(), ..Self::default() }
     }
@@ -118,29 +118,29 @@ impl With {
 
 /// One request.
 #[derive(Debug)]
-struct Call {
+struct SessionCall {
     method: Method,
     path: String,
     body: Option<Vec<u8>>,
-    with: With,
+    with: CallCredentials,
     patience: Duration,
-    reply: SyncSender<Result<Answer, CallError>>,
+    reply: SyncSender<Result<HttpResponse, CallError>>,
 }
 
 /// A session with one server.
-pub struct Session {
-    calls: Sender<Call>,
+pub struct ClientSession {
+    calls: Sender<SessionCall>,
     /// A clock, and the deadline of all requests.
     ends: Option<(fn() -> Duration, Duration)>,
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for ClientSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").finish_non_exhaustive()
     }
 }
 
-impl Session {
+impl ClientSession {
     /// Starts the thread, which ends when the session is dropped; connects to nothing.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl Session {
     ) -> Result<Self, CallError> {
         let (calls, to_make) = channel();
         let started = Builder::new().name(name.to_owned()).spawn(move || {
-            let caller = Caller::new(endpoint, connecting_takes, trust.as_ref());
+            let caller = SessionThread::new(endpoint, connecting_takes, trust.as_ref());
             for call in to_make {
                 let answer = match &caller {
                     Ok(caller) => caller.make(&call),
@@ -199,8 +199,8 @@ impl Session {
         path: &str,
         key: Option<&EngineKey>,
         patience: Duration,
-    ) -> Result<Answer, CallError> {
-        self.call(Method::GET, path, None, With::key(key), patience)
+    ) -> Result<HttpResponse, CallError> {
+        self.call(Method::GET, path, None, CallCredentials::key(key), patience)
     }
 
     /// Sends a POST.
@@ -213,8 +213,8 @@ impl Session {
         body: Option<&Value>,
         key: Option<&EngineKey>,
         patience: Duration,
-    ) -> Result<Answer, CallError> {
-        self.call(Method::POST, path, body, With::key(key), patience)
+    ) -> Result<HttpResponse, CallError> {
+        self.call(Method::POST, path, body, CallCredentials::key(key), patience)
     }
 
     /// Sends a POST with a header.
@@ -227,8 +227,8 @@ impl Session {
         header: Header,
         body: &Value,
         patience: Duration,
-    ) -> Result<Answer, CallError> {
-        let with = With { header: Some(header), ..With::default() };
+    ) -> Result<HttpResponse, CallError> {
+        let with = CallCredentials { header: Some(header), ..CallCredentials::default() };
         self.call(Method::POST, path, Some(body), with, patience)
     }
 
@@ -242,8 +242,14 @@ impl Session {
         path: &str,
         body: &Value,
         patience: Duration,
-    ) -> Result<Answer, CallError> {
-        self.call(Method::POST, path, Some(body), With { secret, ..With::default() }, patience)
+    ) -> Result<HttpResponse, CallError> {
+        self.call(
+            Method::POST,
+            path,
+            Some(body),
+            CallCredentials { secret, ..CallCredentials::default() },
+            patience,
+        )
     }
 
     fn call(
@@ -251,14 +257,14 @@ impl Session {
         method: Method,
         path: &str,
         body: Option<&Value>,
-        with: With,
+        with: CallCredentials,
         patience: Duration,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<HttpResponse, CallError> {
         let (reply, answer) = sync_channel(1);
         let left = self.ends.map(|(uptime, ends_at)| ends_at.saturating_sub(uptime()));
         let patience = patience.min(left.unwrap_or(Duration::MAX));
         let failed = |why: &str| CallError::Failed { path: path.to_owned(), why: why.to_owned() };
-        let call = Call {
+        let call = SessionCall {
             method,
             path: path.to_owned(),
             body: body.map(|body| body.to_string().into_bytes()),
@@ -281,21 +287,21 @@ fn wait<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, RecvTimeoutErr
 }
 
 /// The state of the thread.
-struct Caller {
+struct SessionThread {
     runtime: Runtime,
     origin: String,
-    client: Client,
+    client: HttpClient,
     connecting_takes: Duration,
 }
 
-impl Caller {
+impl SessionThread {
     fn new(
         endpoint: Endpoint,
         takes: Duration,
         trust: Option<&TlsFiles>,
     ) -> Result<Self, HttpError> {
         let tls = trust.map(tls::config).transpose()?;
-        let client = Client::new(takes, tls)?;
+        let client = HttpClient::new(takes, tls)?;
         if let Some(network) = &endpoint.network {
             network.enter().map_err(|error| error.to_string())?;
         }
@@ -304,7 +310,7 @@ impl Caller {
         Ok(Self { runtime, origin: endpoint.origin, client, connecting_takes: takes })
     }
 
-    fn make(&self, call: &Call) -> Result<Answer, CallError> {
+    fn make(&self, call: &SessionCall) -> Result<HttpResponse, CallError> {
         let path = || call.path.clone();
         let made =
             self.runtime.block_on(async { timeout(call.patience, self.exchange(call)).await });
@@ -316,7 +322,7 @@ impl Caller {
     }
 
     /// Each call has a connection of its own.
-    async fn exchange(&self, call: &Call) -> Result<Answer, HttpError> {
+    async fn exchange(&self, call: &SessionCall) -> Result<HttpResponse, HttpError> {
         let mut request = request(call, &format!("{}{}", self.origin, call.path))?;
         let response = match &call.with.key {
             None => self.client.send(request).await?,
@@ -327,7 +333,7 @@ impl Caller {
                 let stream = timeout(takes, connecting).await;
                 let stream = stream.map_err(|_| HttpError::ConnectTimedOut(takes))?;
                 let stream = stream.map_err(HttpError::Connect)?;
-                let key = Connection::of(&stream).and_then(|made| key.reveal(&made));
+                let key = ConnectionEnds::of(&stream).and_then(|made| key.reveal(&made));
                 let key = key.map_err(HttpError::Untrusted)?;
                 request.headers_mut().insert(AUTHORIZATION, key.header());
                 send_over(stream, request).await?
@@ -337,7 +343,7 @@ impl Caller {
     }
 }
 
-fn request(call: &Call, url: &str) -> Result<Request<Bytes>, HttpError> {
+fn request(call: &SessionCall, url: &str) -> Result<Request<Bytes>, HttpError> {
     let mut request = http::request(call.method.clone(), url)?.header(ACCEPT, "*/*");
     if let Some(secret) = &call.with.secret {
         request = request.header(AUTHORIZATION, secret.header());

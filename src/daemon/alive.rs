@@ -4,19 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::journal::{Entry, Journal};
+use crate::journal::{Journal, JournalEntry};
 
 /// Uptime that may be lost if the boot ends abruptly.
 const EVERY: Duration = Duration::from_secs(600);
 
 /// When it is recorded next.
 #[derive(Debug)]
-pub(super) struct Alive {
+pub(super) struct AliveRecorder {
     boot: Option<Arc<str>>,
     due: Duration,
 }
 
-impl Alive {
+impl AliveRecorder {
     // A boot without an id proves nothing.
     pub(super) fn new(boot: Option<Arc<str>>) -> Self {
         Self { boot, due: Duration::ZERO }
@@ -33,7 +33,7 @@ impl Alive {
     /// Records the uptime.
     pub(super) fn note_end(&self, uptime: Duration, journal: &Journal) {
         if let Some(boot_id) = self.boot.clone() {
-            journal.record(&Entry::Alive { boot_id, uptime });
+            journal.record(&JournalEntry::Alive { boot_id, uptime });
         }
     }
 }

@@ -9,18 +9,18 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 
 use super::alerting::Alerting;
-use super::alive::Alive;
+use super::alive::AliveRecorder;
 use super::black_box::BlackBox;
-use super::entrance::{Entrance, Shared, serve};
+use super::entrance::{ServerShared, ServerSockets, serve};
 use super::evicting::Evicting;
 use super::leases::LeaseWatch;
 use super::orders::Orders;
 use super::own::OwnReadings;
-use super::past::{Awaited, Search};
+use super::past::{PastReceiver, Search};
 use super::pause::PauseWatch;
 use super::priority::{self, Priority};
 use super::recorder::{self, Recorder};
-use super::report::Report;
+use super::report::LogReporter;
 use super::sampling::Sampling;
 use super::service::Loader;
 use super::settling::{Settling, settle};
@@ -32,10 +32,10 @@ use crate::actions::{
     MemorySetup, RebootExecutor, SettingsTally, StartExecutor, StopExecutor, TemporarySettings,
     TemporarySetup, WorkerSetup,
 };
-use crate::config::reader::Loaded;
+use crate::config::reader::LoadedConfig;
 use crate::config::settings::{GpuInterval, Settings};
-use crate::exports::Limits;
-use crate::journal::{Entry, Journal, Note, ResumePoint, Retention};
+use crate::exports::ClientLimits;
+use crate::journal::{Journal, JournalEntry, Note, ResumePoint, Retention};
 use crate::model::{DecisionId, Mode, Moment, Observation, Outcome};
 use crate::otlp::Otlp;
 use crate::policy::Policy;
@@ -74,13 +74,13 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 const KERNEL_RING: &str = "/dev/kmsg";
 
 /// Opens everything. The backlog of the kernel log is not read yet.
-pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
+pub(super) fn begin(loaded: LoadedConfig, loader: Loader) -> anyhow::Result<Daemon> {
     prepare_process(&loaded);
     let settings = loaded.settings.clone();
-    let entrance = Entrance::open(&settings)?;
+    let entrance = ServerSockets::open(&settings)?;
     let wake = Wake::new().context("cannot make the loop's wake-up (eventfd)")?;
     let started = clock::now();
-    let Beginning { journal, boot, boot_id, resume, next_decision } = beginning(&settings, started);
+    let RunStart { journal, boot, boot_id, resume, next_decision } = beginning(&settings, started);
     let mut policy = new_policy(&loaded, started, next_decision, resume.as_ref());
     let (past, found) = search_past(&settings, &journal, &boot_id, boot.as_deref(), &wake)?;
     let pause = PauseWatch::start(&settings.pause_file, wake.clone())?;
@@ -91,7 +91,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
     let taker = take_orders(&journal, &status, &pause, started);
     let watches = watch(&settings, &policy, &status)?;
     let alerting = Alerting::start(&settings, &status, wake.clone())?;
-    let shared = Shared::begin(&loaded, &boot_id, started);
+    let shared = ServerShared::begin(&loaded, &boot_id, started);
     let own = (&alerting, &watches.leases);
     first::report(&loaded, &entrance.addresses(), &status, (&journal, started))?;
     let (service, access) = serve(&settings, entrance, (loader, &wake), taker, own, &shared)?;
@@ -131,13 +131,13 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
         wake,
         own,
         evicting,
-        report: Report::default(),
+        report: LogReporter::default(),
         recorder,
         black_box,
         otlp,
         kubernetes,
         boot_id,
-        alive: Alive::new(boot.map(Arc::from)),
+        alive: AliveRecorder::new(boot.map(Arc::from)),
         cursor: Cursor { next_seq: resume_from.map(|from| from.seq), ..Cursor::default() },
         sampling,
         settling: Settling::new(started.uptime, priority.is_locked),
@@ -150,7 +150,7 @@ pub(super) fn begin(loaded: Loaded, loader: Loader) -> anyhow::Result<Daemon> {
 }
 
 /// The journal, and where this run goes on.
-struct Beginning {
+struct RunStart {
     journal: Arc<Journal>,
     boot: Option<String>,
     boot_id: Arc<str>,
@@ -158,17 +158,17 @@ struct Beginning {
     next_decision: DecisionId,
 }
 
-fn beginning(settings: &Settings, started: Moment) -> Beginning {
+fn beginning(settings: &Settings, started: Moment) -> RunStart {
     let journal = Arc::new(open_journal(settings));
     let boot = find_boot_id(settings);
     let boot_id = name_kernel_log(settings, boot.as_deref(), started);
     let resume = resume_point(&journal, &boot_id);
     let next_decision = journal.next_decision_id(started.utc, JOURNAL_TAKES);
-    Beginning { journal, boot, boot_id, resume, next_decision }
+    RunStart { journal, boot, boot_id, resume, next_decision }
 }
 
 /// Sources with threads of their own.
-struct Watches {
+struct SourceWatches {
     engines: EngineWatch,
     deferred: DeferredWatch,
     gpu: Option<GpuWatch>,
@@ -182,8 +182,8 @@ fn watch(
     settings: &Settings,
     policy: &Policy,
     status: &Arc<ArcSwap<Status>>,
-) -> anyhow::Result<Watches> {
-    Ok(Watches {
+) -> anyhow::Result<SourceWatches> {
+    Ok(SourceWatches {
         engines: watch_engines(settings)?,
         leases: LeaseWatch::open(settings, status)?,
         deferred: watch_deferred(settings)?,
@@ -207,7 +207,7 @@ fn own_readings(
 }
 
 fn record(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     started: Moment,
     boot_id: &str,
     next_decision: DecisionId,
@@ -219,7 +219,7 @@ fn record(
 
 /// A policy without a past, which does nothing before it knows it.
 fn new_policy(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     started: Moment,
     next_decision: DecisionId,
     resume: Option<&ResumePoint>,
@@ -318,7 +318,7 @@ fn search_past(
     boot_id: &Arc<str>,
     boot: Option<&str>,
     wake: &Wake,
-) -> anyhow::Result<(Awaited, Option<Observation>)> {
+) -> anyhow::Result<(PastReceiver, Option<Observation>)> {
     let search = Search {
         storage: settings.storage.path.clone(),
         journal: Arc::clone(journal),
@@ -378,7 +378,7 @@ fn start_worker(
     pause: &PauseWatch,
     wake: &Wake,
     outcomes: Sender<Outcome>,
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     (evicting, temporary, status, cluster): (
         &Evicting,
         TemporarySettings,
@@ -448,12 +448,12 @@ fn intent_within(journal: Arc<Journal>, time: Duration) -> Intent {
 }
 
 /// The executor, with its files open if actions are enabled.
-fn start_executor(loaded: &Loaded) -> StartExecutor {
+fn start_executor(loaded: &LoadedConfig) -> StartExecutor {
     let docker = loaded.settings.path.docker().to_owned();
     StartExecutor { docker, systemd: Bus::system(), user_folders: USER_FOLDERS.into() }
 }
 
-fn memory_executor(loaded: &Loaded, setup: MemorySetup) -> MemoryExecutor {
+fn memory_executor(loaded: &LoadedConfig, setup: MemorySetup) -> MemoryExecutor {
     let mut executor = MemoryExecutor::new(setup);
     let modes = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| rule.mode);
     if modes.flatten().chain([loaded.settings.mode]).any(|mode| mode == Mode::Enforce) {
@@ -478,7 +478,7 @@ fn temporary_settings(
         clock: clock::now,
         report: Box::new(move |text| {
             tracing::warn!("{text}");
-            journal.record(&Entry::Note(Note { at: clock::now(), text }));
+            journal.record(&JournalEntry::Note(Note { at: clock::now(), text }));
         }),
         tally: Arc::clone(tally),
     })
@@ -486,13 +486,13 @@ fn temporary_settings(
 
 /// Warns of abilities that these settings and rules need and that are missing.
 /// Each of the two servers may use an eighth of the descriptors.
-pub(super) fn limits() -> Limits {
-    let limits = Limits::default();
-    Limits { connections: limits.connections.min(descriptors::share(8)), ..limits }
+pub(super) fn limits() -> ClientLimits {
+    let limits = ClientLimits::default();
+    ClientLimits { connections: limits.connections.min(descriptors::share(8)), ..limits }
 }
 
 /// Raises the limit on open files, fills the reserve, and reports what the settings miss.
-fn prepare_process(loaded: &Loaded) {
+fn prepare_process(loaded: &LoadedConfig) {
     crate::sys::share_freed_memory();
     match descriptors::raise_limit() {
         Ok(limit) => tracing::debug!(%limit, "open_files"),

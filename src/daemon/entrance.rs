@@ -11,13 +11,13 @@ use super::alerting::Alerting;
 use super::begin::limits;
 use super::leases::LeaseWatch;
 use super::orders::Orders;
-use super::service::{Loader, Requests, Service};
+use super::service::{DaemonService, Loader, LoopRequests};
 use super::wake::Wake;
 use super::{clock, cluster, queries, refill, samples, watchdog};
 use crate::access::{AccessControl, AccessFiles};
 use crate::config::measure::{ListenAddress, ListenHost};
-use crate::config::reader::Loaded;
-use crate::config::settings::{Settings, Web};
+use crate::config::reader::LoadedConfig;
+use crate::config::settings::{Settings, WebSettings};
 use crate::exports::{self, NodeNames, ReloadFailure, Served};
 use crate::model::Moment;
 use crate::policy::memory_ring::MemoryRing;
@@ -29,17 +29,17 @@ const ORDERS: usize = 16;
 
 /// The files of access control.
 pub fn access_files(settings: &Settings) -> AccessFiles {
-    let Web { config_file, tokens_file, .. } = &settings.web;
+    let WebSettings { config_file, tokens_file, .. } = &settings.web;
     AccessFiles { web_config: config_file.clone(), tokens: tokens_file.clone() }
 }
 
 /// The listeners and access control.
-pub(super) struct Entrance {
+pub(super) struct ServerSockets {
     listeners: Vec<TcpListener>,
     access: Arc<AccessControl>,
 }
 
-impl Entrance {
+impl ServerSockets {
     /// Invalid access control prevents the program from listening.
     pub(super) fn open(settings: &Settings) -> anyhow::Result<Self> {
         let access = Arc::new(AccessControl::open(access_files(settings), clock::now)?);
@@ -60,7 +60,7 @@ impl Entrance {
 
 /// What the loop shares with the HTTP server, beside the status.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct ServerShared {
     pub(super) reload_failure: Arc<ArcSwapOption<ReloadFailure>>,
     /// The loaded rules.
     pub(super) rules: Arc<ArcSwap<RuleSet>>,
@@ -68,9 +68,9 @@ pub(super) struct Shared {
     pub(super) memory: Arc<Mutex<MemoryRing>>,
 }
 
-impl Shared {
+impl ServerShared {
     /// Of a start: the loaded rules, and the memory of the last hour by the flight recorder.
-    pub(super) fn begin(loaded: &Loaded, boot_id: &str, started: Moment) -> Self {
+    pub(super) fn begin(loaded: &LoadedConfig, boot_id: &str, started: Moment) -> Self {
         let shared = Self::default();
         shared.rules.store(Arc::new(loaded.rules.clone()));
         refill::start(&loaded.settings.storage.path, boot_id, started, &shared.memory);
@@ -81,12 +81,12 @@ impl Shared {
 /// Starts the HTTP server.
 pub(super) fn serve(
     settings: &Settings,
-    entrance: Entrance,
+    entrance: ServerSockets,
     (loader, wake): (Loader, &Wake),
     taker: Orders,
     (alerting, leases): (&Alerting, &LeaseWatch),
-    shared: &Shared,
-) -> anyhow::Result<(Service, Arc<AccessControl>)> {
+    shared: &ServerShared,
+) -> anyhow::Result<(DaemonService, Arc<AccessControl>)> {
     let (reload, reloads) = mpsc::channel(4);
     let (order, orders) = mpsc::channel(ORDERS);
     // One request at a time is sent.
@@ -94,7 +94,7 @@ pub(super) fn serve(
     for address in entrance.addresses() {
         tracing::debug!("listening on {address}");
     }
-    let Entrance { listeners, access } = entrance;
+    let ServerSockets { listeners, access } = entrance;
     let served = Served {
         status: Arc::clone(&taker.status),
         telemetry_path: settings.web.telemetry_path.clone(),
@@ -114,9 +114,9 @@ pub(super) fn serve(
         uptime: clock::uptime,
         limits: limits(),
     };
-    let requests = Requests { reloads, orders, explanations, taker };
+    let requests = LoopRequests { reloads, orders, explanations, taker };
     watchdog::start(Arc::clone(&served.status)).context("cannot start the watchdog's thread")?;
-    Ok((Service::start(listeners, served, requests, loader, wake.clone())?, access))
+    Ok((DaemonService::start(listeners, served, requests, loader, wake.clone())?, access))
 }
 
 /// The node's name in its cluster, or the host's, and the machine's model.

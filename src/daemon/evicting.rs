@@ -20,12 +20,12 @@ const OF_ENGINE: &str = "uma_engine_evicting";
 pub(super) struct Evicting {
     evictor: Evictor,
     emptied: Arc<EmptyingTally>,
-    heeded: Heeded,
+    heeded: AppliedState,
 }
 
 /// The last state that the evictor was given.
 #[derive(Debug, Default)]
-struct Heeded {
+struct AppliedState {
     engines: Arc<[EngineStatus]>,
     /// Loads that had been tracked by then.
     begun: u64,
@@ -36,7 +36,7 @@ impl Default for Evicting {
         Self {
             evictor: Evictor::new(clock::uptime),
             emptied: Arc::default(),
-            heeded: Heeded::default(),
+            heeded: AppliedState::default(),
         }
     }
 }
@@ -80,7 +80,7 @@ impl Evicting {
             });
             known.map(|known| EngineTarget::loading(&known.engine, &known.serving))
         });
-        self.heeded = Heeded { engines, begun };
+        self.heeded = AppliedState { engines, begun };
     }
 
     /// Ends evictions that orders or new rules forbid.

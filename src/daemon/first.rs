@@ -12,9 +12,9 @@ use arc_swap::ArcSwap;
 
 use super::clock;
 use super::service::summary;
-use crate::config::reader::Loaded;
+use crate::config::reader::LoadedConfig;
 use crate::config::settings::GpuInterval;
-use crate::journal::{Entry, Journal, Note};
+use crate::journal::{Journal, JournalEntry, Note};
 use crate::model::{Mode, Moment, Reading, SeriesKey, Source, bytes_text};
 use crate::policy::status::{EngineStatus, Status};
 use crate::sources::machine;
@@ -29,12 +29,12 @@ const CHECKED_EVERY: Duration = Duration::from_millis(100);
 const MOST_ENGINES: usize = 4;
 
 /// Records the start in the journal.
-fn record(loaded: &Loaded, journal: &Journal, started: Moment) {
+fn record(loaded: &LoadedConfig, journal: &Journal, started: Moment) {
     let text = format!("started: {}", summary(loaded));
     let storage = loaded.settings.storage.path.display();
     let (version, revision) = (env!("CARGO_PKG_VERSION"), env!("UMAWARDEN_REVISION"));
     tracing::debug!(version, revision, %storage, "{text}");
-    journal.record(&Entry::Note(Note { at: started, text }));
+    journal.record(&JournalEntry::Note(Note { at: started, text }));
 }
 
 /// Records the start, and logs the three lines once all is known, or after [`KNOWN_AFTER`].
@@ -42,7 +42,7 @@ fn record(loaded: &Loaded, journal: &Journal, started: Moment) {
 /// # Errors
 /// The thread cannot be started.
 pub(super) fn report(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     addresses: &[String],
     status: &Arc<ArcSwap<Status>>,
     (journal, started): (&Journal, Moment),

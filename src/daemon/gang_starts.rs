@@ -11,7 +11,7 @@ use crate::model::{
     Access, ClusterSettings, GANG_LEASE, GangReading, GangStart, LeaseCall, LeaseRequest,
     LeaseStage, LeaseState, PeerGate, RESTART_LEASE, RestartState, RestartStatus,
 };
-use crate::policy::leases::gang::{Gang, MemberAnswer, MemberCall};
+use crate::policy::leases::gang::{LeaseGang, MemberAnswer, MemberCall};
 use crate::policy::leases::{LeaseBook, LeaseContext};
 
 /// Why a node cannot be called.
@@ -28,7 +28,7 @@ pub(super) struct GangStarts {
 struct GangLease {
     after: Arc<str>,
     own: LeaseRequest,
-    gang: Gang,
+    gang: LeaseGang,
     /// What is called on this node.
     called: Option<MemberCall>,
     /// What is requested of the others, by node.
@@ -112,7 +112,7 @@ impl GangStarts {
         Ok(GangLease {
             after: Arc::clone(&gang.after),
             own: request(id, name),
-            gang: Gang::after(requested_ms),
+            gang: LeaseGang::after(requested_ms),
             called: None,
             peers,
             shared,

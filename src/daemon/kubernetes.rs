@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use super::clock;
 use crate::actions::{Executor, NodeExecutor, RebootExecutor};
 use crate::config::settings::Settings;
-pub(super) use crate::kubernetes::{Kubernetes, Tally};
+pub(super) use crate::kubernetes::{Kubernetes, KubernetesTally};
 use crate::kubernetes::{KubernetesSetup, has_settled};
 use crate::model::{KubernetesSettings, Reading, SeriesKey};
 use crate::policy::status::Status;
@@ -68,7 +68,7 @@ pub(super) fn series() -> Vec<SeriesKey> {
 
 /// Counters of requests; the time of the last success is 0 before the first.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-pub(super) fn values(tally: &Tally) -> [Reading<f64>; 4] {
+pub(super) fn values(tally: &KubernetesTally) -> [Reading<f64>; 4] {
     let counts = [tally.succeeded(), tally.failed(), tally.dropped_events()];
     let [succeeded, failed, dropped] = counts.map(|count| Reading::Value(count as f64));
     let last = tally.last_success_ms().unwrap_or(0) as f64 / 1000.0;

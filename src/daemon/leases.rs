@@ -16,7 +16,7 @@ use super::clock;
 use super::gang_starts::GangStarts;
 use crate::config::settings::Settings;
 use crate::exports::{LeaseOrder, LeaseReply, LeaseSender};
-use crate::leases::Ledger;
+use crate::leases::LeaseLedger;
 use crate::model::{
     EngineSeen, Lease, LeaseCall, LeaseEnd, LeaseNews, LeaseReadings, LeaseRequest, LeaseState,
     MemoryPools, Observation, RESTART_LEASE, ReservedPool, RestartState, RestartStatus,
@@ -47,11 +47,11 @@ pub(super) struct LeaseWatch {
     sender: Option<LeaseSender>,
 }
 
-struct Turns {
-    ledger: Ledger,
+struct LeaseTurns {
+    ledger: LeaseLedger,
     at_once: u32,
     status: Arc<ArcSwap<Status>>,
-    requested: Requested,
+    requested: RequestedLeases,
     gangs: GangStarts,
     /// When this run began.
     began: Instant,
@@ -62,9 +62,9 @@ struct Turns {
 
 /// Starting restarts that have requested their lease, by the lease's id.
 #[derive(Default)]
-struct Requested(BTreeSet<Arc<str>>);
+struct RequestedLeases(BTreeSet<Arc<str>>);
 
-impl Requested {
+impl RequestedLeases {
     /// Forgets those that no longer start.
     fn keep(&mut self, starting: &[LeaseRequest]) {
         self.0.retain(|id| starting.iter().any(|request| request.id == *id));
@@ -99,11 +99,11 @@ impl LeaseWatch {
         };
         let (to, reports) = sync_channel(QUEUE);
         let (sender, calls) = sync_channel(CALLS);
-        let turns = Turns {
-            ledger: Ledger::new(&folder, procfs),
+        let turns = LeaseTurns {
+            ledger: LeaseLedger::new(&folder, procfs),
             at_once: settings.starts.at_once,
             status: Arc::clone(status),
-            requested: Requested::default(),
+            requested: RequestedLeases::default(),
             gangs: GangStarts::new(settings),
             began: Instant::now(),
             known: None,
@@ -126,7 +126,7 @@ impl LeaseWatch {
     }
 }
 
-impl Turns {
+impl LeaseTurns {
     fn run(mut self, to: &SyncSender<LeaseReadings>, calls: &Receiver<LeaseOrder>) {
         loop {
             if let Some(report) = self.turn() {
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_restart_requests_its_lease_once() {
-        let (mut requested, mut book) = (Requested::default(), LeaseBook::default());
+        let (mut requested, mut book) = (RequestedLeases::default(), LeaseBook::default());
         let starting = [request("restart-llm", 1)];
         let mut turn = |second, starting: &[LeaseRequest], book: &mut LeaseBook| {
             requested.keep(starting);
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(turn(2, &starting, &mut book), 0, "its engine loads");
         assert_eq!((turn(3, &[], &mut book), turn(4, &starting, &mut book)), (0, 1));
         // The next run of the program does not know what was taken.
-        let (mut requested, mut book) = (Requested::default(), LeaseBook::default());
+        let (mut requested, mut book) = (RequestedLeases::default(), LeaseBook::default());
         requested.adopt(&starting);
         requested.repeat(Duration::ZERO, &starting, &mut book);
         assert!(book.leases().is_empty());

@@ -53,9 +53,9 @@ use arc_swap::ArcSwap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::actions::{Act, ActionWorker, notify};
-use crate::config::reader::Loaded;
+use crate::config::reader::LoadedConfig;
 use crate::config::settings::Settings;
-use crate::journal::{Entry, Journal, Note};
+use crate::journal::{Journal, JournalEntry, Note};
 use crate::model::{
     DecisionRecord, Event, Moment, Observation, OperatorCommand, Outcome, OutcomeResult,
     ProgramEvent,
@@ -63,7 +63,7 @@ use crate::model::{
 use crate::otlp::Otlp;
 use crate::policy::memory_ring::MemoryFeed;
 use crate::policy::status::Status;
-use crate::policy::{Answer, Policy, Step};
+use crate::policy::{CommandResult, Policy, Step};
 use crate::sources::cluster::ClusterWatch;
 use crate::sources::deferred::DeferredWatch;
 use crate::sources::engines::EngineWatch;
@@ -74,16 +74,16 @@ use crate::sources::logged_in::LoggedInWatch;
 use crate::sources::memory::MemorySource;
 use crate::sources::process::ProcessSource;
 use own::OwnReadings;
-use report::Report;
-use sampling::{Sampling, Taken};
-use service::{Command, Service};
+use report::LogReporter;
+use sampling::{SampleTime, Sampling};
+use service::{DaemonService, LoopCommand};
 use settling::Settling;
 use wake::Wake;
 
 pub use entrance::access_files;
 pub use orders::user_name;
 pub use otlp::collector;
-pub use preflight::{Missing, missing};
+pub use preflight::{MissingAbility, missing};
 pub use service::Loader;
 
 /// Records in one step; more wait for the next turn of the loop.
@@ -119,27 +119,27 @@ struct Daemon {
     journal: Arc<Journal>,
     worker: ActionWorker,
     outcomes: Receiver<Outcome>,
-    service: Service,
+    service: DaemonService,
     status: Arc<ArcSwap<Status>>,
     spare_status: Arc<Status>,
     memory_feed: MemoryFeed,
-    shared: entrance::Shared,
+    shared: entrance::ServerShared,
     wake: Wake,
     own: OwnReadings,
     evicting: evicting::Evicting,
-    report: Report,
+    report: LogReporter,
     recorder: recorder::Recorder,
     black_box: black_box::BlackBox,
     otlp: Otlp,
     kubernetes: kubernetes::Kubernetes,
     boot_id: Arc<str>,
-    alive: alive::Alive,
+    alive: alive::AliveRecorder,
     cursor: Cursor,
     sampling: Sampling,
     settling: Settling,
     next_slow: Duration,
     seen: Vec<Observation>,
-    past: past::Awaited,
+    past: past::PastReceiver,
     pause: pause::PauseWatch,
     alerting: alerting::Alerting,
 }
@@ -159,7 +159,7 @@ struct Cursor {
 ///
 /// Only what makes running pointless: an address that cannot be listened on, or no file descriptors
 /// or threads left. Other failures are exported.
-pub fn run(loaded: Loaded, loader: Loader) -> anyhow::Result<()> {
+pub fn run(loaded: LoadedConfig, loader: Loader) -> anyhow::Result<()> {
     let mut daemon = begin::begin(loaded, loader)?;
     if !daemon.take_backlog() {
         daemon.service.ready();
@@ -242,33 +242,33 @@ impl Daemon {
         self.wake.drain();
         while let Some(command) = self.service.command() {
             match command {
-                Command::End { signal } => {
+                LoopCommand::End { signal } => {
                     tracing::info!(signal, "ending");
                     return true;
                 }
-                Command::Obey { command, reply } => {
+                LoopCommand::Obey { command, reply } => {
                     // The receiver may be gone.
                     let _ = reply.send(self.carry_out(*command));
                 }
-                Command::Explain { rule, reply } => {
+                LoopCommand::Explain { rule, reply } => {
                     let explained = self.policy.explain(&rule, clock::now(), true);
                     // The receiver may be gone.
                     let _ = reply.send(explained.map(|explained| explained.json(true)));
                 }
-                Command::Launched { engine } => self.engines.launched(engine),
-                Command::Died { report } => {
+                LoopCommand::Launched { engine } => self.engines.launched(engine),
+                LoopCommand::Died { report } => {
                     let utc = Some(report.ended);
                     let kind = ProgramEvent::EngineDied { report };
                     self.seen.push(Observation::Event(Event { kind: kind.into(), utc, seq: None }));
                     self.step(clock::now());
                 }
-                Command::CheckPause { reply } => {
+                LoopCommand::CheckPause { reply } => {
                     self.check_pause();
                     self.step(clock::now());
                     // The receiver may be gone.
                     let _ = reply.send(());
                 }
-                Command::Reload { loaded, by, reply } => {
+                LoopCommand::Reload { loaded, by, reply } => {
                     let answer = self.reload(loaded, by.as_deref());
                     // The receiver gets the result.
                     self.see_own();
@@ -291,7 +291,7 @@ impl Daemon {
     }
 
     fn check_pause(&mut self) {
-        let Some(pause::News { pause, resumed_by }) = self.pause.news() else { return };
+        let Some(pause::PauseChange { pause, resumed_by }) = self.pause.news() else { return };
         let at = clock::now();
         let text = match &pause {
             Some(pause) if pause.comment.is_empty() => format!("paused by {}", pause.author),
@@ -336,7 +336,7 @@ impl Daemon {
             // The signals after an action: all of them, including those that are read less often.
             self.memory.read_all(&clock::uptime, &mut self.seen);
         }
-        let at = Taken { monotonic: clock::monotonic(), uptime: now.uptime };
+        let at = SampleTime { monotonic: clock::monotonic(), uptime: now.uptime };
         let is_due = self.sampling.is_due(at);
         let since = if is_due { self.sampling.due().min(woke) } else { woke };
         if is_due {
@@ -416,7 +416,7 @@ impl Daemon {
 
     /// Steps the policy with all observations, journals the results and carries them out. Returns
     /// the results of orders.
-    fn step(&mut self, now: Moment) -> Vec<Answer> {
+    fn step(&mut self, now: Moment) -> Vec<CommandResult> {
         let began = clock::uptime();
         self.seen.extend(self.evicting.readings());
         let mut step = self.policy.step(now, &self.seen);
@@ -468,17 +468,17 @@ impl Daemon {
         otlp::record_step(&self.otlp, &step);
         let boots = step.events.extract_if(.., |event| is_of_a_boot(event));
         for event in boots {
-            self.journal.record(&Entry::Event { boot_id: Arc::clone(&self.boot_id), event });
+            self.journal.record(&JournalEntry::Event { boot_id: Arc::clone(&self.boot_id), event });
         }
         self.write_down_kernel_log(now.uptime, step.events);
         for change in step.alerts {
-            self.journal.record(&Entry::Alert(change));
+            self.journal.record(&JournalEntry::Alert(change));
         }
         for aim_check in step.aim_checks {
-            self.journal.record(&Entry::AimCheck(aim_check));
+            self.journal.record(&JournalEntry::AimCheck(aim_check));
         }
         for decision in step.decisions {
-            self.journal.record(&Entry::Decision(decision.clone()));
+            self.journal.record(&JournalEntry::Decision(decision.clone()));
             self.alerting.decided(&decision);
             if decision.is_act() {
                 self.have_done(now, decision);
@@ -496,7 +496,7 @@ impl Daemon {
         self.cursor.journalled = Some(resume_seq);
         self.cursor.journal_due = now + CURSOR_INTERVAL;
         let boot_id = Arc::clone(&self.boot_id);
-        self.journal.record(&Entry::KernelLog { boot_id, events, resume_seq });
+        self.journal.record(&JournalEntry::KernelLog { boot_id, events, resume_seq });
     }
 
     fn have_done(&mut self, now: Moment, decision: DecisionRecord) {
@@ -519,7 +519,7 @@ impl Daemon {
         let evicted = self.evicting.effect(outcome.decision);
         let has_own_series = evicted.is_some();
         outcome.effect = evicted.or(outcome.effect);
-        self.journal.record(&Entry::Outcome(outcome.clone()));
+        self.journal.record(&JournalEntry::Outcome(outcome.clone()));
         otlp::record_outcome(&self.otlp, &outcome);
         report::outcome(&outcome);
         // Its aim check needs values from after it.
@@ -530,7 +530,7 @@ impl Daemon {
     }
 
     fn note(&self, at: Moment, text: String) {
-        self.journal.record(&Entry::Note(Note { at, text }));
+        self.journal.record(&JournalEntry::Note(Note { at, text }));
     }
 
     /// Ends everything within [`CLOSING_TAKES`]; hanging threads are abandoned.
@@ -546,7 +546,7 @@ impl Daemon {
         self.write_down_kernel_log(clock::uptime(), Vec::new());
         self.worker.shutdown();
         while let Ok(outcome) = self.outcomes.try_recv() {
-            self.journal.record(&Entry::Outcome(outcome.clone()));
+            self.journal.record(&JournalEntry::Outcome(outcome.clone()));
             otlp::record_outcome(&self.otlp, &outcome);
             report::outcome(&outcome);
         }
@@ -554,10 +554,10 @@ impl Daemon {
         self.kubernetes.end();
         for text in self.evicting.notes() {
             tracing::info!("{text}");
-            self.journal.record(&Entry::Note(Note { at: clock::now(), text }));
+            self.journal.record(&JournalEntry::Note(Note { at: clock::now(), text }));
         }
         let stopped = Note { at: clock::now(), text: "stopped".to_owned() };
-        self.journal.record(&Entry::Note(stopped));
+        self.journal.record(&JournalEntry::Note(stopped));
         if let Err(error) = self.journal.close(left()) {
             report::journal_lacks_newest(&self.settings.storage.path, &error);
         }

@@ -14,10 +14,10 @@ use crate::policy::status::Status;
 pub(super) struct Kubernetes;
 
 #[derive(Debug)]
-pub(super) struct Tally;
+pub(super) struct KubernetesTally;
 
 impl Kubernetes {
-    pub(super) fn tally(&self) -> Option<&Arc<Tally>> {
+    pub(super) fn tally(&self) -> Option<&Arc<KubernetesTally>> {
         None
     }
 
@@ -51,6 +51,6 @@ pub(super) fn series() -> Vec<SeriesKey> {
     Vec::new()
 }
 
-pub(super) fn values(_: &Tally) -> [Reading<f64>; 0] {
+pub(super) fn values(_: &KubernetesTally) -> [Reading<f64>; 0] {
     []
 }

@@ -14,11 +14,11 @@ use tokio::task::spawn_blocking;
 
 use super::clock;
 use super::pause::PauseWatch;
-use super::service::{Command, CommandSender};
+use super::service::{CommandSender, LoopCommand};
 use crate::exports::{
-    LONGEST, Lasts, OrderDone, OrderKind, OrderRefused, OrderRequest, RuleChoice,
+    LONGEST, OrderDone, OrderKind, OrderPeriod, OrderRefused, OrderRequest, RuleChoice,
 };
-use crate::journal::{Entry, Journal, Note};
+use crate::journal::{Journal, JournalEntry, Note};
 use crate::model::{
     DecisionId, EnginePhase, LaunchedEngine, OperatorCommand, OperatorOrder, OrderedBy, Pause,
     RuleId, RuleSelector, author, because, remote_author,
@@ -117,21 +117,21 @@ impl Orders {
                 }
                 OrderKind::Launched(engine) => {
                     let data = json!({ "phase": self.phase(&engine) });
-                    sender.send(Command::Launched { engine });
+                    sender.send(LoopCommand::Launched { engine });
                     // The receiver may be gone.
                     let _ = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
                     continue;
                 }
                 OrderKind::Died(report) => {
                     let data = json!({ "engine": report.who.name });
-                    sender.send(Command::Died { report });
+                    sender.send(LoopCommand::Died { report });
                     // The receiver may be gone.
                     let _ = answer.send(Ok(OrderDone { data, remarks: Vec::new() }));
                     continue;
                 }
                 OrderKind::Note => {
                     let note = Note { at: clock::now(), text: because(&author, &comment) };
-                    self.journal.record(&Entry::Note(note));
+                    self.journal.record(&JournalEntry::Note(note));
                     // The receiver may be gone.
                     let _ = answer.send(Ok(OrderDone::default()));
                     continue;
@@ -161,7 +161,7 @@ impl Orders {
     async fn silence(
         &mut self,
         rules: RuleChoice,
-        lasts: Lasts,
+        lasts: OrderPeriod,
     ) -> Result<OperatorOrder, OrderRefused> {
         let status = self.status.load_full();
         if status.guard.silences.len() >= MOST_SILENCES {
@@ -196,28 +196,28 @@ impl Orders {
     fn approve(
         &self,
         decision: DecisionId,
-        lasts: Option<Lasts>,
+        lasts: Option<OrderPeriod>,
     ) -> Result<OperatorOrder, OrderRefused> {
         let pending = self.question(decision, not_waiting)?;
         if let Some(given_by) = &pending.given_by {
             let text = format!("decision {decision} was approved already, by {given_by}");
             return Err(OrderRefused::Conflict(text));
         }
-        let until = end(lasts.unwrap_or(Lasts::For(APPROVAL_LASTS)), clock::now().utc)?;
+        let until = end(lasts.unwrap_or(OrderPeriod::For(APPROVAL_LASTS)), clock::now().utc)?;
         Ok(OperatorOrder::Approve { decision, until })
     }
 
     fn deny(
         &self,
         decision: DecisionId,
-        lasts: Option<Lasts>,
+        lasts: Option<OrderPeriod>,
     ) -> Result<OperatorOrder, OrderRefused> {
         if let Some(denied_by) = self.question(decision, not_deniable)?.denied_by {
             let text = format!("decision {decision} was denied already, by {denied_by}");
             return Err(OrderRefused::Conflict(text));
         }
         let now = clock::now().utc;
-        let until = end(lasts.unwrap_or(Lasts::For(DENIAL_LASTS)), now)?;
+        let until = end(lasts.unwrap_or(OrderPeriod::For(DENIAL_LASTS)), now)?;
         if until.duration_since(now) > LONGEST_DENIAL {
             let text = "duration: a denial lasts at most 7d; a silence lasts longer";
             return Err(OrderRefused::Unusable(text.to_owned()));
@@ -268,7 +268,7 @@ impl Orders {
         }
         let data = serde_json::to_value(&command).unwrap_or_default();
         let (reply, obeyed) = oneshot::channel();
-        sender.send(Command::Obey { command: Box::new(command), reply });
+        sender.send(LoopCommand::Obey { command: Box::new(command), reply });
         match obeyed.await {
             Ok(Ok(())) => Ok(OrderDone { data, remarks }),
             Ok(Err(refused)) => Err(OrderRefused::Conflict(refused)),
@@ -349,7 +349,7 @@ impl Pausing {
     /// Has the loop pass the pause to the policy.
     async fn check_pause(&self) -> Result<(), OrderRefused> {
         let (reply, seen) = oneshot::channel();
-        self.sender.send(Command::CheckPause { reply });
+        self.sender.send(LoopCommand::CheckPause { reply });
         seen.await.map_err(|_| ending())
     }
 }
@@ -437,20 +437,20 @@ fn choose(choice: RuleChoice, status: &Status) -> Result<RuleSelector, OrderRefu
     Err(OrderRefused::NotFound(no_rule(&name, &rules)))
 }
 
-fn end(lasts: Lasts, now: Timestamp) -> Result<Timestamp, OrderRefused> {
+fn end(lasts: OrderPeriod, now: Timestamp) -> Result<Timestamp, OrderRefused> {
     let unusable = |text: &str| Err(OrderRefused::Unusable(text.to_owned()));
     let furthest = now.checked_add(LONGEST).unwrap_or(Timestamp::MAX);
     match lasts {
-        Lasts::For(duration) => {
+        OrderPeriod::For(duration) => {
             now.checked_add(duration).or_else(|_| unusable("duration: it reaches too far"))
         }
-        Lasts::Until(until) if until <= now => {
+        OrderPeriod::Until(until) if until <= now => {
             unusable(&format!("until: {until} is over; it is {now:.0} now"))
         }
-        Lasts::Until(until) if until > furthest => {
+        OrderPeriod::Until(until) if until > furthest => {
             unusable("until: it must be within the next 366 days")
         }
-        Lasts::Until(until) => Ok(until),
+        OrderPeriod::Until(until) => Ok(until),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::config::settings::Settings;
 use crate::model::{
     Event, EventKind, ExportResult, Outcome, ProgramEvent, Reading, SeriesKey, Signal,
 };
-use crate::otlp::{Otlp, OtlpSetup, Tally};
+use crate::otlp::{Otlp, OtlpSetup, OtlpTally};
 use crate::policy::Step;
 use crate::policy::status::Status;
 use crate::traces::TraceInput;
@@ -98,7 +98,7 @@ pub(super) fn series() -> Vec<SeriesKey> {
 
 /// Counters of the exporter, `Unsupported` without a collector.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-pub(super) fn values(tally: Option<&Tally>) -> impl Iterator<Item = Reading<f64>> + '_ {
+pub(super) fn values(tally: Option<&OtlpTally>) -> impl Iterator<Item = Reading<f64>> + '_ {
     let count =
         |count: Option<u64>| count.map_or(Reading::Unsupported, |it| Reading::Value(it as f64));
     let of_signal = move |signal: Signal| {
@@ -109,7 +109,7 @@ pub(super) fn values(tally: Option<&Tally>) -> impl Iterator<Item = Reading<f64>
         let last = last.map_or(Reading::Unsupported, |ms| Reading::Value(ms as f64 / 1000.0));
         exports.into_iter().chain([dropped, last])
     };
-    let waiting = count(tally.map(Tally::waiting_spans));
+    let waiting = count(tally.map(OtlpTally::waiting_spans));
     Signal::ALL.into_iter().flat_map(of_signal).chain([waiting])
 }
 

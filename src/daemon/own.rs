@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use super::evicting::Evicting;
 use super::reaction::Reactions;
-use super::recorder::Tally;
+use super::recorder::RecorderTally;
 use super::{kubernetes, otlp};
 use crate::access::AccessControl;
 use crate::actions::SettingsTally;
 use crate::model::{
     Moment, Reading, Readings, SETTING_NAMES, Schema, SeriesKey, Source, UndoResult,
 };
-use crate::otlp::Tally as OtlpTally;
+use crate::otlp::OtlpTally;
 use crate::policy::status::EngineStatus;
-use crate::sources::kernel_log::{KernelLogSource, Reader};
+use crate::sources::kernel_log::{KernelLogReader, KernelLogSource};
 
 /// The values of [`SettingsTally`], in its order.
 fn temporary_settings() -> impl Iterator<Item = SeriesKey> {
@@ -69,7 +69,7 @@ pub(super) struct OwnReadings {
     settings: Arc<SettingsTally>,
     access: Arc<AccessControl>,
     otlp: Option<Arc<OtlpTally>>,
-    kubernetes: Option<Arc<kubernetes::Tally>>,
+    kubernetes: Option<Arc<kubernetes::KubernetesTally>>,
 }
 
 impl OwnReadings {
@@ -98,7 +98,7 @@ impl OwnReadings {
         series.extend(Reactions::series());
         series.extend(Evicting::series());
         series.extend(AccessControl::series());
-        let readers = Reader::ALL
+        let readers = KernelLogReader::ALL
             .map(|reader| SeriesKey::new("uma_kernel_log_reader", &[("reader", reader.name())]));
         Self {
             always: series.len(),
@@ -121,7 +121,7 @@ impl OwnReadings {
     pub(super) fn set_servers(
         &mut self,
         otlp: Option<&Arc<OtlpTally>>,
-        kubernetes: Option<&Arc<kubernetes::Tally>>,
+        kubernetes: Option<&Arc<kubernetes::KubernetesTally>>,
     ) {
         (self.otlp, self.kubernetes) = (otlp.cloned(), kubernetes.cloned());
         if self.kubernetes.is_some() {
@@ -160,9 +160,10 @@ impl OwnReadings {
     /// The reader of the kernel log, and whether it is trusted.
     pub(super) fn kernel_log(&self, source: &KernelLogSource) -> Readings {
         let current = source.reader();
-        let values = Reader::ALL.map(|reader| Reading::Value(f64::from(reader == current)));
+        let values =
+            KernelLogReader::ALL.map(|reader| Reading::Value(f64::from(reader == current)));
         // The ring of syslog(2) may be forged, and feeds no metric of the log.
-        let down = matches!(current, Reader::None | Reader::Syslog);
+        let down = matches!(current, KernelLogReader::None | KernelLogReader::Syslog);
         Readings {
             source: Source::KernelLog,
             schema: Arc::clone(&self.kernel_log_schema),
@@ -184,7 +185,7 @@ impl OwnReadings {
     #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
     pub(super) fn readings(
         &mut self,
-        recorder: Option<&Tally>,
+        recorder: Option<&RecorderTally>,
         evicting: &Evicting,
         engines: &[EngineStatus],
     ) -> Readings {
@@ -198,7 +199,7 @@ impl OwnReadings {
             f64::from(self.reload_succeeded),
             self.reload_success.utc_ms() as f64 / 1000.0,
         ];
-        let recorded = match recorder.map(Tally::values) {
+        let recorded = match recorder.map(RecorderTally::values) {
             Some(values) => values.map(|value| Reading::Value(value as f64)),
             None => [Reading::Unsupported; 4],
         };

@@ -14,7 +14,7 @@ use jiff::{Timestamp, ToSpan};
 use super::clock;
 use super::wake::Wake;
 use crate::journal::{Journal, JournalReader, StoredAct};
-use crate::model::{DecisionRecord, Moment, Observation, Past, PastAct, PendingApproval};
+use crate::model::{DecisionRecord, EarlierRuns, Moment, Observation, PastAct, PendingApproval};
 use crate::policy::guard::{LONGEST_APPROVAL_EXPIRES, PastMoment, on_this_boots_clock};
 
 /// How long the start waits, so that the first decisions know the past.
@@ -43,13 +43,13 @@ pub(super) struct Search {
 
 /// Receives the past, once.
 #[derive(Debug)]
-pub(super) struct Awaited {
-    from: Receiver<Option<Past>>,
+pub(super) struct PastReceiver {
+    from: Receiver<Option<EarlierRuns>>,
 }
 
 impl Search {
     /// Starts the reader, and waits a moment for the result.
-    pub(super) fn start(self, wake: Wake) -> anyhow::Result<(Awaited, Option<Observation>)> {
+    pub(super) fn start(self, wake: Wake) -> anyhow::Result<(PastReceiver, Option<Observation>)> {
         let (to, from) = channel();
         std::thread::Builder::new()
             .name("past".to_owned())
@@ -63,10 +63,10 @@ impl Search {
                  journal can be read"
             );
         }
-        Ok((Awaited { from }, found))
+        Ok((PastReceiver { from }, found))
     }
 
-    fn run(&self, to: &Sender<Option<Past>>, wake: &Wake) {
+    fn run(&self, to: &Sender<Option<EarlierRuns>>, wake: &Wake) {
         let mut pause = FIRST_PAUSE;
         loop {
             match self.read() {
@@ -90,7 +90,7 @@ impl Search {
         }
     }
 
-    fn read(&self) -> anyhow::Result<Past> {
+    fn read(&self) -> anyhow::Result<EarlierRuns> {
         let begins_after = self.journal.boot_begins_after(&self.boot_id, WRITER_TAKES)?;
         let reader = JournalReader::open(&self.storage)?;
         let now = clock::now();
@@ -107,7 +107,7 @@ impl Search {
             open.extend((!is_over).then(|| asked_for(decision)));
         }
         let restarts = reader.restarts()?;
-        Ok(Past {
+        Ok(EarlierRuns {
             acts: past_acts(now, begins_after, acts),
             asked: open,
             commands: self.journal.operator_memory(now.utc, WRITER_TAKES)?.commands,
@@ -122,14 +122,14 @@ impl Search {
     }
 }
 
-impl Awaited {
+impl PastReceiver {
     /// The past, if it has been read now.
     pub(super) fn take(&self) -> Option<Observation> {
         self.from.try_iter().flatten().next().map(observation)
     }
 }
 
-fn observation(past: Past) -> Observation {
+fn observation(past: EarlierRuns) -> Observation {
     tracing::debug!(acts = past.acts.len(), "past acts restored");
     Observation::Past(Box::new(past))
 }

@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use super::wake::Wake;
 use crate::model::Pause;
-use crate::pause::{PauseFile, Stamp};
+use crate::pause::{FileStamp, PauseFile};
 
 /// How often it is checked. Actions check it themselves too.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -57,7 +57,7 @@ impl PauseSwitch {
 
 /// The state that the thread has found.
 #[derive(Debug, Default)]
-struct Found {
+struct PauseState {
     pause: Option<Pause>,
     /// Not taken by the loop yet.
     is_news: bool,
@@ -65,7 +65,7 @@ struct Found {
     resumed_by: Option<String>,
 }
 
-impl Found {
+impl PauseState {
     fn new(pause: Option<Pause>) -> Self {
         Self { pause, is_news: true, resumed_by: None }
     }
@@ -73,7 +73,7 @@ impl Found {
 
 /// A change of the pause.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct PauseChange {
     pub(super) pause: Option<Pause>,
     /// Who ended it, if it was ordered.
     pub(super) resumed_by: Option<String>,
@@ -83,7 +83,7 @@ pub(super) struct News {
 #[derive(Clone, Debug)]
 pub(super) struct PauseWatch {
     switch: Arc<PauseSwitch>,
-    found: Arc<Mutex<Found>>,
+    found: Arc<Mutex<PauseState>>,
     pokes: Sender<Sender<()>>,
 }
 
@@ -102,10 +102,10 @@ impl PauseWatch {
             comment: format!("the check of {} takes too long", switch.file.path().display()),
             since: None,
         };
-        let found = Arc::new(Mutex::new(Found::new(Some(doubt))));
+        let found = Arc::new(Mutex::new(PauseState::new(Some(doubt))));
         let (pokes, poked) = channel();
         let watch = Self { switch: Arc::clone(&switch), found: Arc::clone(&found), pokes };
-        let watcher = Watcher { switch, found, wake, stamp: None };
+        let watcher = PauseWatcher { switch, found, wake, stamp: None };
         Builder::new()
             .name("pause".to_owned())
             .spawn(move || watcher.run(&poked))
@@ -126,7 +126,7 @@ impl PauseWatch {
     /// file.
     pub(super) fn order(&self, pause: Pause) {
         *self.switch.ordered() = Some(pause.clone());
-        *self.found() = Found::new(Some(pause));
+        *self.found() = PauseState::new(Some(pause));
     }
 
     /// Stores who ordered the end of the pause.
@@ -139,7 +139,7 @@ impl PauseWatch {
         self.found().pause.clone()
     }
 
-    fn found(&self) -> MutexGuard<'_, Found> {
+    fn found(&self) -> MutexGuard<'_, PauseState> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,25 +152,25 @@ impl PauseWatch {
     }
 
     /// The change since the last call.
-    pub(super) fn news(&self) -> Option<News> {
+    pub(super) fn news(&self) -> Option<PauseChange> {
         let mut found = self.found();
         if !std::mem::take(&mut found.is_news) {
             return None;
         }
         let pause = found.pause.clone();
         let resumed_by = found.resumed_by.take().filter(|_| pause.is_none());
-        Some(News { pause, resumed_by })
+        Some(PauseChange { pause, resumed_by })
     }
 }
 
-struct Watcher {
+struct PauseWatcher {
     switch: Arc<PauseSwitch>,
-    found: Arc<Mutex<Found>>,
+    found: Arc<Mutex<PauseState>>,
     wake: Wake,
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
 }
 
-impl Watcher {
+impl PauseWatcher {
     fn run(mut self, poked: &Receiver<Sender<()>>) {
         loop {
             match poked.recv_timeout(INTERVAL) {
@@ -196,7 +196,7 @@ impl Watcher {
         let pause = ordered.or_else(|| self.switch.file.describe(&state));
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if found.pause != pause {
-            *found = Found { resumed_by: found.resumed_by.take(), ..Found::new(pause) };
+            *found = PauseState { resumed_by: found.resumed_by.take(), ..PauseState::new(pause) };
             drop(found);
             self.wake.notify();
         }
@@ -228,7 +228,7 @@ mod tests {
         let switch = switch(folder.path());
         switch.write(&pause()).unwrap();
         assert_eq!(switch.read().map(|pause| pause.author).as_deref(), Some("alice"));
-        let found = Arc::new(Mutex::new(Found::new(None)));
+        let found = Arc::new(Mutex::new(PauseState::new(None)));
         let watch = PauseWatch { switch: Arc::clone(&switch), found, pokes: channel().0 };
         assert_eq!(watch.known(), None);
         watch.order(pause());

@@ -19,7 +19,7 @@ use crate::model::{
     PeerAnswer, PeerGate,
 };
 use crate::policy::leases::gang::{MemberAnswer, MemberCall};
-use crate::sources::cluster::{Discovery, Found};
+use crate::sources::cluster::{DiscoveredNodes, Discovery};
 
 /// Between a response and the next request.
 const EVERY: Duration = Duration::from_millis(500);
@@ -39,11 +39,11 @@ const LOOKUP_EVERY: Duration = Duration::from_secs(5);
 
 /// The other nodes that must be able to take the engine, each with the thread that queries it.
 pub(crate) struct Peers {
-    each: Vec<OnePeer>,
+    each: Vec<PeerTask>,
     access: Access,
     request: GateRequest,
     /// Results of lookups, if there are any.
-    found: Option<Receiver<Found>>,
+    found: Option<Receiver<DiscoveredNodes>>,
     /// Whether the first lookup is done.
     are_known: bool,
     /// The names of those that count; `None`: all that are found.
@@ -52,12 +52,12 @@ pub(crate) struct Peers {
     faults: Vec<PeerAnswer>,
 }
 
-struct OnePeer {
+struct PeerTask {
     node: Arc<str>,
     address: PeerAddress,
-    from: Receiver<Answered>,
-    latest: Option<Answered>,
-    to: Sender<Wanted>,
+    from: Receiver<PeerResponse>,
+    latest: Option<PeerResponse>,
+    to: Sender<PeerRequest>,
     /// The turn of the last call, if there was one.
     turn: Option<u64>,
     /// Ends with whether the peer has done what was wanted last.
@@ -65,20 +65,20 @@ struct OnePeer {
 }
 
 /// What a peer has answered, and to which call.
-struct Answered {
+struct PeerResponse {
     at: Instant,
     called: Option<MemberCall>,
-    reply: Replied,
+    reply: PeerResponseKind,
 }
 
 /// The answer of a peer that is only queried, or called.
-enum Replied {
+enum PeerResponseKind {
     Queried(PeerGate),
     Called(PeerReply),
 }
 
 /// What is wanted of a peer. Before the first one it is only queried.
-enum Wanted {
+enum PeerRequest {
     Call(Arc<LeaseRequest>, MemberCall),
     /// The lease is to go on without calls, and the thread to end.
     Keep,
@@ -100,7 +100,7 @@ impl Peers {
             let text = format!("{} are more than {MOST_PEERS}", addresses.len());
             return Err(io::Error::other(text));
         }
-        let each = addresses.iter().map(|address| OnePeer::start(address, access, request));
+        let each = addresses.iter().map(|address| PeerTask::start(address, access, request));
         Ok(Self {
             each: each.collect::<io::Result<_>>()?,
             access: access.clone(),
@@ -173,7 +173,7 @@ impl Peers {
                 self.each.push(known.swap_remove(index));
                 continue;
             }
-            match OnePeer::start(&address, &self.access, &self.request) {
+            match PeerTask::start(&address, &self.access, &self.request) {
                 Ok(peer) => self.each.push(peer),
                 Err(error) => self.faults.push(unknown((node.into(), error.to_string()))),
             }
@@ -183,7 +183,7 @@ impl Peers {
     /// Their latest responses.
     pub(crate) fn take(&mut self) -> Vec<PeerAnswer> {
         self.take_lookup();
-        let mut answers: Vec<PeerAnswer> = self.each.iter_mut().map(OnePeer::take).collect();
+        let mut answers: Vec<PeerAnswer> = self.each.iter_mut().map(PeerTask::take).collect();
         answers.extend(self.faults.iter().cloned());
         let why = match (self.are_known, answers.is_empty()) {
             (false, _) => "the lookup of the peers is pending",
@@ -205,7 +205,7 @@ impl Peers {
             if peer.turn != Some(call.turn) {
                 peer.turn = Some(call.turn);
                 // A thread that has ended answers no more, which is noticed.
-                let _ = peer.to.send(Wanted::Call(lease(&peer.node), *call));
+                let _ = peer.to.send(PeerRequest::Call(lease(&peer.node), *call));
             }
         }
     }
@@ -213,7 +213,7 @@ impl Peers {
     /// Their latest answers about the lease. `None` where one has not answered, also for a peer
     /// that was not found.
     pub(crate) fn leases(&self) -> Vec<Option<MemberAnswer>> {
-        let known = self.each.iter().map(OnePeer::lease);
+        let known = self.each.iter().map(PeerTask::lease);
         let is_whole = self.are_known && self.faults.is_empty();
         known.chain((!is_whole).then_some(None)).collect()
     }
@@ -221,7 +221,7 @@ impl Peers {
     /// Peers that reserve nothing, and why.
     pub(crate) fn refusals(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
         self.each.iter().filter_map(|peer| match &peer.latest.as_ref()?.reply {
-            Replied::Called(PeerReply { lease: PeerLease::Refused(why), .. }) => {
+            PeerResponseKind::Called(PeerReply { lease: PeerLease::Refused(why), .. }) => {
                 Some((&peer.node, why))
             }
             _ => None,
@@ -231,11 +231,11 @@ impl Peers {
     /// Lets the peers keep what they have reserved when this process ends. Returns those that have
     /// not confirmed it: their leases end within two minutes.
     pub(crate) fn keep(mut self) -> Vec<Arc<str>> {
-        self.end(|| Wanted::Keep)
+        self.end(|| PeerRequest::Keep)
     }
 
     /// Ends the threads, which do the rest. Returns the peers that have not done it in time.
-    fn end(&mut self, how: impl Fn() -> Wanted) -> Vec<Arc<str>> {
+    fn end(&mut self, how: impl Fn() -> PeerRequest) -> Vec<Arc<str>> {
         let called = std::mem::take(&mut self.each).into_iter().filter(|peer| peer.turn.is_some());
         let threads = called.map(|peer| {
             // A thread that has ended has nothing to do.
@@ -261,11 +261,11 @@ impl Peers {
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        self.end(|| Wanted::End);
+        self.end(|| PeerRequest::End);
     }
 }
 
-impl OnePeer {
+impl PeerTask {
     fn start(address: &PeerAddress, access: &Access, request: &GateRequest) -> io::Result<Self> {
         let (answers, from) = sync_channel(4);
         let (to, wanted) = channel();
@@ -283,7 +283,8 @@ impl OnePeer {
         }
         let gate = match &self.latest {
             Some(answered) if answered.at.elapsed() <= VALID_FOR => match &answered.reply {
-                Replied::Queried(gate) | Replied::Called(PeerReply { gate, .. }) => gate.clone(),
+                PeerResponseKind::Queried(gate)
+                | PeerResponseKind::Called(PeerReply { gate, .. }) => gate.clone(),
             },
             Some(_) => PeerGate::Unknown { why: "its last response is outdated".into() },
             None => PeerGate::Unknown { why: "no response yet".into() },
@@ -292,7 +293,7 @@ impl OnePeer {
     }
 
     fn lease(&self) -> Option<MemberAnswer> {
-        let Answered { called: Some(called), reply: Replied::Called(reply), .. } =
+        let PeerResponse { called: Some(called), reply: PeerResponseKind::Called(reply), .. } =
             self.latest.as_ref().filter(|answered| answered.at.elapsed() <= VALID_FOR)?
         else {
             return None;
@@ -315,25 +316,32 @@ impl OnePeer {
 }
 
 /// Returns whether the peer has done what was wanted last.
-fn query(mut peer: Peer, answers: &SyncSender<Answered>, wanted: &Receiver<Wanted>) -> bool {
+fn query(
+    mut peer: Peer,
+    answers: &SyncSender<PeerResponse>,
+    wanted: &Receiver<PeerRequest>,
+) -> bool {
     let mut lease: Option<(Arc<LeaseRequest>, MemberCall)> = None;
     loop {
         // The response is at most as old as the request.
         let at = Instant::now();
         let reply = match &lease {
-            None => Replied::Queried(peer.query()),
+            None => PeerResponseKind::Queried(peer.query()),
             Some((request, called)) => {
-                Replied::Called(peer.call(request, (called.call, called.turn)))
+                PeerResponseKind::Called(peer.call(request, (called.call, called.turn)))
             }
         };
         let called = lease.as_ref().map(|(_, called)| *called);
         let has_ended = matches!(
             &reply,
-            Replied::Called(PeerReply { lease: PeerLease::Known(_, LeaseStage::Ended), .. })
+            PeerResponseKind::Called(PeerReply {
+                lease: PeerLease::Known(_, LeaseStage::Ended),
+                ..
+            })
         );
         // Without a receiver the thread ends, unless it has something to give back.
         if let (Err(TrySendError::Disconnected(_)), None) =
-            (answers.try_send(Answered { at, called, reply }), &lease)
+            (answers.try_send(PeerResponse { at, called, reply }), &lease)
         {
             return true;
         }
@@ -349,19 +357,19 @@ fn query(mut peer: Peer, answers: &SyncSender<Answered>, wanted: &Receiver<Wante
             Err(RecvTimeoutError::Disconnected) => return true,
         };
         match (newest, &lease) {
-            (Wanted::Call(request, called), _) => lease = Some((request, called)),
-            (Wanted::Keep, Some((request, called))) => {
+            (PeerRequest::Call(request, called), _) => lease = Some((request, called)),
+            (PeerRequest::Keep, Some((request, called))) => {
                 // One that is busy may answer the second time.
                 return (0..2).any(|_| {
                     let lease = peer.call(request, (LeaseCall::Keep, called.turn)).lease;
                     !matches!(lease, PeerLease::Unknown)
                 });
             }
-            (Wanted::End, Some((request, _))) => {
+            (PeerRequest::End, Some((request, _))) => {
                 peer.end(&request.id);
                 return true;
             }
-            (Wanted::Keep | Wanted::End, None) => return true,
+            (PeerRequest::Keep | PeerRequest::End, None) => return true,
         }
     }
 }

@@ -7,12 +7,12 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::exports::{Page, PageRequest, Queries, QueryError, Start};
+use crate::exports::{Page, PageRequest, PageStart, Queries, QueryError};
 use crate::journal::{
     DecisionQuery, EventQuery, JournalReader, Order, OrderQuery, ReadError, TimelineItem,
     TimelineQuery,
 };
-use crate::model::{DecisionId, Happened, Moment};
+use crate::model::{DecisionId, Moment, RecentEvent};
 use crate::policy::explain::of_decision;
 use crate::policy::happened;
 use crate::policy::rule::RuleSet;
@@ -106,7 +106,7 @@ fn happened_before(
     folder: &Path,
     until: Timestamp,
     most: usize,
-) -> Result<Vec<Happened>, QueryError> {
+) -> Result<Vec<RecentEvent>, QueryError> {
     let query =
         TimelineQuery { until: Some(until), limit: Some(EARLIER), ..TimelineQuery::default() };
     let mut found = Vec::new();
@@ -154,12 +154,12 @@ fn explain(
     Ok(Some(tree))
 }
 
-fn page_start(start: Start) -> (Order, Option<i64>, Option<i64>) {
+fn page_start(start: PageStart) -> (Order, Option<i64>, Option<i64>) {
     let id = |id: u64| Some(i64::try_from(id).unwrap_or(i64::MAX));
     match start {
-        Start::Newest => (Order::NewestFirst, None, None),
-        Start::Before(before) => (Order::NewestFirst, id(before), None),
-        Start::After(after) => (Order::OldestFirst, None, id(after)),
+        PageStart::Newest => (Order::NewestFirst, None, None),
+        PageStart::Before(before) => (Order::NewestFirst, id(before), None),
+        PageStart::After(after) => (Order::OldestFirst, None, id(after)),
     }
 }
 

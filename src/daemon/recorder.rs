@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::cluster;
 use crate::config::overrides::changes;
-use crate::config::reader::Loaded;
+use crate::config::reader::LoadedConfig;
 use crate::config::settings::Settings;
 use crate::journal::ResumePoint;
 use crate::model::{
@@ -19,7 +19,8 @@ use crate::model::{
 };
 use crate::policy::Step;
 use crate::recording::{
-    Begin, Entry, IncidentLimits, Incidents, RecordedRules, RecordedStep, Ring, RuleText, Said,
+    IncidentLimits, Incidents, RecordedRules, RecordedStep, RecordingEntry, RecordingRing,
+    RuleText, SegmentBegin, StepResult,
 };
 
 /// Entries in the queue; half a minute at ten steps a second.
@@ -38,7 +39,7 @@ const BATCH_FOR: Duration = Duration::from_millis(500);
 /// The loop's handle of the recorder.
 pub(super) struct Recorder {
     /// `None`: recording is off.
-    to: Option<SyncSender<(Entry, usize)>>,
+    to: Option<SyncSender<(RecordingEntry, usize)>>,
     /// Recorded steps, whose memory is reused.
     used: Receiver<Vec<Observation>>,
     waiting_bytes: Arc<AtomicUsize>,
@@ -46,12 +47,12 @@ pub(super) struct Recorder {
     dropped: u64,
     ended: Receiver<()>,
     thread: Option<std::thread::Thread>,
-    tally: Arc<Tally>,
+    tally: Arc<RecorderTally>,
 }
 
 /// Counters of the recorder.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct RecorderTally {
     /// Steps that found the queue full.
     dropped_steps: AtomicU64,
     /// Steps that could not be written.
@@ -61,7 +62,7 @@ pub(super) struct Tally {
     incidents: AtomicU64,
 }
 
-impl Tally {
+impl RecorderTally {
     /// Dropped steps, written bytes, write errors, incidents.
     pub(super) fn values(&self) -> [u64; 4] {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -76,22 +77,22 @@ impl Tally {
 
 /// The state from which a replay starts.
 pub(super) fn begin(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     started: Moment,
     boot_id: &str,
     next_decision: DecisionId,
     resume: Option<&ResumePoint>,
-) -> Begin {
+) -> SegmentBegin {
     let names = loaded.settings.cluster.as_ref().map(cluster::names);
-    Begin {
+    SegmentBegin {
         already_counted: resume.map(|point| point.known.clone()).unwrap_or_default(),
         last_events: resume.map(|point| point.last_events.clone()).unwrap_or_default(),
         awaits_past: true,
-        ..Begin::of_process(boot_id, started, next_decision, rules(loaded, names))
+        ..SegmentBegin::of_process(boot_id, started, next_decision, rules(loaded, names))
     }
 }
 
-fn rules(loaded: &Loaded, cluster: Option<ClusterNames>) -> RecordedRules {
+fn rules(loaded: &LoadedConfig, cluster: Option<ClusterNames>) -> RecordedRules {
     let file = |source: &crate::config::mistake::SourceText| RuleText {
         name: source.name.to_string(),
         text: source.text.clone(),
@@ -109,7 +110,7 @@ fn rules(loaded: &Loaded, cluster: Option<ClusterNames>) -> RecordedRules {
     }
 }
 
-fn overrides(loaded: &Loaded) -> serde_json::Value {
+fn overrides(loaded: &LoadedConfig) -> serde_json::Value {
     match changes(&loaded.settings.overrides) {
         changes if changes.is_empty() => serde_json::Value::Null,
         changes => serde_json::to_value(changes).unwrap_or_default(),
@@ -118,12 +119,12 @@ fn overrides(loaded: &Loaded) -> serde_json::Value {
 
 impl Recorder {
     /// Starts the thread, unless recording is off.
-    pub(super) fn start(settings: &Settings, begin: Begin) -> Self {
+    pub(super) fn start(settings: &Settings, begin: SegmentBegin) -> Self {
         let (to, entries) = sync_channel(QUEUE_ENTRIES);
         let (give_back, used) = sync_channel(QUEUE_USED);
         let (end, ended) = channel();
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
-        let tally = Arc::new(Tally::default());
+        let tally = Arc::new(RecorderTally::default());
         let mut recorder =
             Self { to: None, used, waiting_bytes, dropped: 0, ended, thread: None, tally };
         let size = settings.recording.size_bytes;
@@ -131,8 +132,8 @@ impl Recorder {
             return recorder;
         }
         let storage = &settings.storage.path;
-        let mut keeper = Keeper {
-            ring: Ring::new(&storage.join("recording"), size, begin),
+        let mut keeper = RecorderThread {
+            ring: RecordingRing::new(&storage.join("recording"), size, begin),
             incidents: Incidents::new(&storage.join("incidents"), IncidentLimits::within(size)),
             incidents_fail: false,
             incident_errors: 0,
@@ -156,7 +157,7 @@ impl Recorder {
     }
 
     /// Counters; `None` if recording is off.
-    pub(super) fn tally(&self) -> Option<&Tally> {
+    pub(super) fn tally(&self) -> Option<&RecorderTally> {
         self.to.as_ref().map(|_| &*self.tally)
     }
 
@@ -168,26 +169,26 @@ impl Recorder {
         let used = self.used.try_recv().unwrap_or_else(|_| Vec::with_capacity(seen.len()));
         let seen = std::mem::replace(seen, used);
         let bytes = weight(&seen) + 1024 * (step.events.len() + step.decisions.len());
-        let said = Said {
+        let said = StepResult {
             events: step.events.clone(),
             alerts: step.alerts.clone(),
             decisions: step.decisions.clone(),
             aim_checks: step.aim_checks.clone(),
         };
-        self.send(Entry::Step(RecordedStep { at, seen, said }), bytes);
+        self.send(RecordingEntry::Step(RecordedStep { at, seen, said }), bytes);
     }
 
     /// Records a change of rules.
     pub(super) fn reload(
         &mut self,
         at: Moment,
-        loaded: &Loaded,
+        loaded: &LoadedConfig,
         cluster: Option<ClusterNames>,
         ended: &[AlertChange],
     ) {
         let rules = rules(loaded, cluster);
         let bytes = rules.files.iter().map(|file| file.text.len()).sum();
-        self.send(Entry::Reload { at, rules, ended: ended.to_vec() }, bytes);
+        self.send(RecordingEntry::Reload { at, rules, ended: ended.to_vec() }, bytes);
     }
 
     /// Waits until the queue is written. A thread that hangs on its disk is abandoned.
@@ -203,14 +204,14 @@ impl Recorder {
         }
     }
 
-    fn send(&mut self, entry: Entry, bytes: usize) {
+    fn send(&mut self, entry: RecordingEntry, bytes: usize) {
         let Some(to) = &self.to else { return };
         let waiting = self.waiting_bytes.load(Ordering::Relaxed);
         if waiting.saturating_add(bytes) > QUEUE_BYTES && waiting > 0 {
             return self.drop_one();
         }
         if self.dropped > 0 {
-            let gap = Entry::Gap { steps: self.dropped };
+            let gap = RecordingEntry::Gap { steps: self.dropped };
             if to.try_send((gap, 0)).is_err() {
                 return self.drop_one();
             }
@@ -255,24 +256,24 @@ fn picture_weight(picture: &GpuPicture) -> usize {
 }
 
 /// The thread's side.
-struct Keeper {
-    ring: Ring,
+struct RecorderThread {
+    ring: RecordingRing,
     incidents: Incidents,
     incidents_fail: bool,
     incident_errors: u64,
     give_back: SyncSender<Vec<Observation>>,
-    tally: Arc<Tally>,
+    tally: Arc<RecorderTally>,
 }
 
-impl Keeper {
-    fn run(&mut self, entries: &Receiver<(Entry, usize)>, waiting: &AtomicUsize) {
+impl RecorderThread {
+    fn run(&mut self, entries: &Receiver<(RecordingEntry, usize)>, waiting: &AtomicUsize) {
         loop {
             match entries.try_recv() {
                 Ok((entry, bytes)) => {
                     self.keep(&entry);
                     self.count();
                     waiting.fetch_sub(bytes, Ordering::Relaxed);
-                    if let Entry::Step(step) = entry
+                    if let RecordingEntry::Step(step) = entry
                         && step.seen.len() <= MOST_USED
                     {
                         // Excess steps are dropped.
@@ -291,7 +292,7 @@ impl Keeper {
         }
     }
 
-    fn keep(&mut self, entry: &Entry) {
+    fn keep(&mut self, entry: &RecordingEntry) {
         if let Err(error) = self.ring.take(entry) {
             tracing::warn!("{error}");
         }

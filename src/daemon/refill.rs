@@ -17,7 +17,7 @@ use crate::policy::memory_ring::{
     EngineNames, MemoryPoint, MemoryRing, MemorySampler, POINTS, STEP_SECONDS,
 };
 use crate::policy::rule::RuleSet;
-use crate::recording::{Begin, Entry, SegmentReader, segment_files};
+use crate::recording::{RecordingEntry, SegmentBegin, SegmentReader, segment_files};
 
 /// The longest time that this takes. An hour of a calm node is replayed in about a second.
 const TAKES: Duration = Duration::from_secs(10);
@@ -45,22 +45,22 @@ pub(super) fn start(storage: &Path, boot_id: &str, now: Moment, ring: &Arc<Mutex
 fn earlier(folder: &Path, boot_id: &str, now: Moment) -> Option<(Vec<MemoryPoint>, EngineNames)> {
     let hour = Duration::from_secs(STEP_SECONDS * POINTS as u64);
     let since = now.uptime.saturating_sub(hour);
-    let segments: Vec<(PathBuf, Begin)> = segment_files(folder)
+    let segments: Vec<(PathBuf, SegmentBegin)> = segment_files(folder)
         .into_iter()
         .filter_map(|path| {
             let begin = begin(&path)?;
             (begin.boot_id == *boot_id && begin.at.uptime < now.uptime).then_some((path, begin))
         })
         .collect();
-    let starts_late = |(_, begin): &(PathBuf, Begin)| begin.at.uptime > since;
+    let starts_late = |(_, begin): &(PathBuf, SegmentBegin)| begin.at.uptime > since;
     let first = segments.iter().position(starts_late).unwrap_or(segments.len()).saturating_sub(1);
-    let mut replay = Replay::new(now, since);
+    let mut replay = JournalReplay::new(now, since);
     for (path, _) in segments.get(first..)? {
         if replay.segment(path).is_none() {
             break;
         }
     }
-    let Replay { points, sampler, .. } = replay;
+    let JournalReplay { points, sampler, .. } = replay;
     (!points.is_empty()).then(|| (points, sampler.names().clone()))
 }
 
@@ -69,15 +69,15 @@ fn open(path: &Path) -> Option<SegmentReader<BufReader<File>>> {
 }
 
 /// The first entry of a segment.
-fn begin(path: &Path) -> Option<Begin> {
+fn begin(path: &Path) -> Option<SegmentBegin> {
     match open(path)?.next_entry().ok()?? {
-        Entry::Begin(begin) => Some(*begin),
+        RecordingEntry::Begin(begin) => Some(*begin),
         _ => None,
     }
 }
 
 /// The state of the replay.
-struct Replay {
+struct JournalReplay {
     until: Moment,
     since: Duration,
     gives_up: Duration,
@@ -87,7 +87,7 @@ struct Replay {
     steps: u32,
 }
 
-impl Replay {
+impl JournalReplay {
     fn new(until: Moment, since: Duration) -> Self {
         Self {
             until,
@@ -106,12 +106,12 @@ impl Replay {
         while let Ok(Some(entry)) = reader.next_entry() {
             match entry {
                 // Another process knows nothing of what the one before it has read.
-                Entry::Begin(begin) if begin.is_start || self.policy.is_none() => {
+                RecordingEntry::Begin(begin) if begin.is_start || self.policy.is_none() => {
                     let rules = RuleSet::default();
                     let policy = Policy::new(begin.at, Mode::Observe, &rules, DecisionId(1));
                     self.policy = Some(policy);
                 }
-                Entry::Step(step) => {
+                RecordingEntry::Step(step) => {
                     if step.at.uptime >= self.until.uptime || clock::monotonic() > self.gives_up {
                         return None;
                     }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::{Daemon, clock, cluster, preflight, service};
-use crate::config::reader::Loaded;
+use crate::config::reader::LoadedConfig;
 use crate::exports::ReloadFailure;
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 
 impl Daemon {
     pub(super) fn reload(
         &mut self,
-        loaded: Result<Box<Loaded>, String>,
+        loaded: Result<Box<LoadedConfig>, String>,
         by: Option<&str>,
     ) -> Result<String, String> {
         let now = clock::now();
@@ -40,7 +40,7 @@ impl Daemon {
         self.deferred.declare(loaded.settings.restarts.clone());
         self.alerting.health_reports.let_repair(repairs);
         for change in ended {
-            self.journal.record(&Entry::Alert(change));
+            self.journal.record(&JournalEntry::Alert(change));
         }
         self.own.set_reload(true, now);
         self.shared.reload_failure.store(None);

@@ -22,16 +22,16 @@ const SETTLES: Duration = Duration::from_secs(5);
 
 /// Writes the log with a rate limit.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct LogReporter {
     thinning: Thinning,
     /// The logged reason of each source that is down.
     down: BTreeMap<Source, Arc<str>>,
-    start: Start,
+    start: StartReport,
 }
 
 /// What the start has brought, which is logged in few lines.
 #[derive(Debug, Default)]
-struct Start {
+struct StartReport {
     /// The end of this time, once it has begun.
     ends: Option<Duration>,
     is_over: bool,
@@ -41,7 +41,7 @@ struct Start {
     old: BTreeMap<&'static str, u64>,
 }
 
-impl Start {
+impl StartReport {
     fn is_going_on(&self) -> bool {
         !self.is_over
     }
@@ -93,7 +93,7 @@ impl Start {
     }
 }
 
-impl Report {
+impl LogReporter {
     /// Logs the result of a step, rate-limited. All of it is counted and journalled, except
     /// suppressed changes of flapping alerts: these are removed, since they would displace
     /// everything else in the journal.

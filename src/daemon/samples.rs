@@ -17,7 +17,7 @@ use crate::model::Source;
 use crate::policy::status::Status;
 use crate::recording::segment_files;
 use crate::replayer::{Excerpt, replay};
-use crate::samples::{History, INTERVAL, KEPT, KEPT_BYTES, Live, Past, TargetLabels};
+use crate::samples::{History, INTERVAL, KEPT, KEPT_BYTES, LiveSamples, PastState, TargetLabels};
 
 /// How often the thread checks for the first sample.
 const FIRST: Duration = Duration::from_millis(100);
@@ -35,13 +35,13 @@ pub(super) fn start(
     settings: &Settings,
     status: &Arc<ArcSwap<Status>>,
     listeners: &[TcpListener],
-) -> anyhow::Result<Arc<Live>> {
+) -> anyhow::Result<Arc<LiveSamples>> {
     let recording = settings.storage.path.join("recording");
     let past = match settings.recording.size_bytes {
-        0 => Past::Unavailable("the flight recorder is off (recording.size)".to_owned()),
-        _ => Past::Unread,
+        0 => PastState::Unavailable("the flight recorder is off (recording.size)".to_owned()),
+        _ => PastState::Unread,
     };
-    let live = Arc::new(Live::new(target_labels(listeners), past));
+    let live = Arc::new(LiveSamples::new(target_labels(listeners), past));
     let (kept, status) = (Arc::clone(&live), Arc::clone(status));
     Builder::new()
         .name("samples".to_owned())
@@ -61,7 +61,7 @@ fn target_labels(listeners: &[TcpListener]) -> TargetLabels {
     TargetLabels::new(&[("instance", &instance), ("job", JOB)])
 }
 
-fn keep(live: &Arc<Live>, status: &ArcSwap<Status>, recording: &Path) {
+fn keep(live: &Arc<LiveSamples>, status: &ArcSwap<Status>, recording: &Path) {
     loop {
         let now = status.load_full();
         // Without memory a frame would be a hole.
@@ -117,7 +117,7 @@ impl Pace {
     }
 }
 
-fn read_past(live: &Live, folder: &Path) {
+fn read_past(live: &LiveSamples, folder: &Path) {
     let mut pace = Pace::begin();
     let mut history = empty();
     let until = live.oldest_ms().and_then(|ms| Timestamp::from_millisecond(ms).ok());

@@ -12,7 +12,7 @@ use rustix::event::PollFlags;
 use super::clock;
 use crate::config::settings::SamplingInterval;
 use crate::policy::Policy;
-use crate::policy::pace::{Memory, Pace};
+use crate::policy::pace::{MemoryMeasurement, Pace};
 use crate::sources::is_procfs;
 use crate::sources::memory::{PressureTrigger, has_pressure};
 use crate::sys::free_memory::FreeMemory;
@@ -42,7 +42,7 @@ struct Auto {
 /// The time of a sample or other observation, on the clock that stops in suspend and on the one
 /// that does not.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct SampleTime {
     pub(super) monotonic: Duration,
     pub(super) uptime: Duration,
 }
@@ -134,7 +134,7 @@ impl Sampling {
     }
 
     /// Whether a sample is due.
-    pub(super) fn is_due(&self, at: Taken) -> bool {
+    pub(super) fn is_due(&self, at: SampleTime) -> bool {
         at.monotonic >= self.due
     }
 
@@ -150,10 +150,12 @@ impl Sampling {
 
     /// Records a sample that the policy has processed; `evictable` bytes count as free. Returns
     /// the number of samples missed before it.
-    pub(super) fn taken(&mut self, taken: Taken, policy: &Policy, evictable: u64) -> u64 {
+    pub(super) fn taken(&mut self, taken: SampleTime, policy: &Policy, evictable: u64) -> u64 {
         if let Some(auto) = &mut self.auto {
-            let with_evictable =
-                |memory: Memory| Memory { free: memory.free + evictable as f64, ..memory };
+            let with_evictable = |memory: MemoryMeasurement| MemoryMeasurement {
+                free: memory.free + evictable as f64,
+                ..memory
+            };
             auto.pace.measured(taken.uptime, policy.memory().map(with_evictable));
         }
         self.choose(taken.uptime, policy);
@@ -172,7 +174,7 @@ impl Sampling {
     }
 
     /// The policy has processed something else, which may bring the next sample forward.
-    pub(super) fn reconsider(&mut self, at: Taken, policy: &Policy) {
+    pub(super) fn reconsider(&mut self, at: SampleTime, policy: &Policy) {
         self.choose(at.uptime, policy);
         self.due = self.due.min((self.last + self.interval).max(at.monotonic));
     }

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::orders::{Orders, in_words};
 use super::signals;
 use super::wake::Wake;
-use crate::config::reader::Loaded;
+use crate::config::reader::LoadedConfig;
 use crate::config::settings::Settings;
 use crate::exports::{ExplainRequest, OrderRequest, ReloadRequest, Served};
 use crate::model::{
@@ -24,7 +24,7 @@ use crate::model::{
 const BLOCKING_THREADS: usize = 12;
 
 /// One line on the loaded configuration.
-pub(super) fn summary(loaded: &Loaded) -> String {
+pub(super) fn summary(loaded: &LoadedConfig) -> String {
     let groups = &loaded.rules.groups;
     let rules: usize = groups.iter().map(|group| group.rules.len()).sum();
     let rules = counted(rules as u64, "rule");
@@ -62,11 +62,11 @@ fn reports_to(settings: &Settings) -> Option<(&Path, Option<&str>)> {
 }
 
 /// Reads the configuration again. An error has all mistakes.
-pub type Loader = Arc<dyn Fn() -> Result<Loaded, String> + Send + Sync>;
+pub type Loader = Arc<dyn Fn() -> Result<LoadedConfig, String> + Send + Sync>;
 
 /// Commands of other threads for the loop.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(super) enum LoopCommand {
     /// End orderly.
     End {
         /// The reason.
@@ -104,7 +104,7 @@ pub(super) enum Command {
     /// Use these rules, or report that they cannot be used.
     Reload {
         /// What was read.
-        loaded: Result<Box<Loaded>, String>,
+        loaded: Result<Box<LoadedConfig>, String>,
         /// Who requested it, in words; `None` for a signal.
         by: Option<String>,
         /// Takes the result.
@@ -113,14 +113,14 @@ pub(super) enum Command {
 }
 
 /// The threads of the daemon.
-pub(super) struct Service {
+pub(super) struct DaemonService {
     runtime: Runtime,
-    commands: Receiver<Command>,
+    commands: Receiver<LoopCommand>,
     shutdown: watch::Sender<bool>,
 }
 
 /// Requests by HTTP for the loop.
-pub(super) struct Requests {
+pub(super) struct LoopRequests {
     pub(super) reloads: mpsc::Receiver<ReloadRequest>,
     pub(super) orders: mpsc::Receiver<OrderRequest>,
     pub(super) explanations: mpsc::Receiver<ExplainRequest>,
@@ -131,21 +131,21 @@ pub(super) struct Requests {
 /// Sends commands to the loop.
 #[derive(Clone)]
 pub(super) struct CommandSender {
-    commands: Sender<Command>,
+    commands: Sender<LoopCommand>,
     wake: Wake,
     loader: Loader,
 }
 
-impl Service {
+impl DaemonService {
     /// Starts the threads. The listeners are bound already, so that an invalid address fails first.
     pub(super) fn start(
         listeners: Vec<std::net::TcpListener>,
         served: Served,
-        requests: Requests,
+        requests: LoopRequests,
         loader: Loader,
         wake: Wake,
     ) -> anyhow::Result<Self> {
-        let Requests { reloads, orders, mut explanations, taker } = requests;
+        let LoopRequests { reloads, orders, mut explanations, taker } = requests;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(BLOCKING_THREADS)
@@ -164,7 +164,7 @@ impl Service {
         let explains = sender.clone();
         runtime.spawn(async move {
             while let Some(ExplainRequest { rule, answer }) = explanations.recv().await {
-                explains.send(Command::Explain { rule, reply: answer });
+                explains.send(LoopCommand::Explain { rule, reply: answer });
             }
         });
         runtime.spawn(taker.take(sender, orders));
@@ -177,7 +177,7 @@ impl Service {
     }
 
     /// The next command, if any.
-    pub(super) fn command(&self) -> Option<Command> {
+    pub(super) fn command(&self) -> Option<LoopCommand> {
         self.commands.try_recv().ok()
     }
 
@@ -218,7 +218,7 @@ impl CommandSender {
                     _ = terminate.recv() => "SIGTERM",
                     _ = interrupt.recv() => "SIGINT",
                 };
-                sender.send(Command::End { signal });
+                sender.send(LoopCommand::End { signal });
             }
         });
         tokio::spawn(async move {
@@ -247,12 +247,12 @@ impl CommandSender {
             .unwrap_or_else(|error| Err(format!("reading the configuration failed: {error}")))
             .map(Box::new);
         let (reply, answer) = oneshot::channel();
-        self.send(Command::Reload { loaded, by, reply });
+        self.send(LoopCommand::Reload { loaded, by, reply });
         answer.await.unwrap_or_else(|_| Err("umawarden is ending".to_owned()))
     }
 
     /// Sends a command, and wakes the loop.
-    pub(super) fn send(&self, command: Command) {
+    pub(super) fn send(&self, command: LoopCommand) {
         // Without a receiver the loop has ended.
         let _ = self.commands.send(command);
         self.wake.notify();

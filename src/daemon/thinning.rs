@@ -15,11 +15,11 @@ const MOST_SUBJECTS: usize = 4096;
 /// The rate limit. Journal and counters are not limited.
 #[derive(Debug, Default)]
 pub(super) struct Thinning {
-    subjects: BTreeMap<String, Subject>,
+    subjects: BTreeMap<String, ThinnedSubject>,
 }
 
 #[derive(Debug)]
-struct Subject {
+struct ThinnedSubject {
     left: u32,
     since: Duration,
     withheld: u64,
@@ -31,7 +31,7 @@ impl Thinning {
         if self.subjects.len() >= MOST_SUBJECTS && !self.subjects.contains_key(&subject) {
             self.subjects.clear();
         }
-        let new = Subject { left: BURST, since: now, withheld: 0 };
+        let new = ThinnedSubject { left: BURST, since: now, withheld: 0 };
         let subject = self.subjects.entry(subject).or_insert(new);
         let earned = now.saturating_sub(subject.since).as_nanos() / PACE.as_nanos();
         let earned = u32::try_from(earned).unwrap_or(u32::MAX);

@@ -1,6 +1,6 @@
 //! Whether the API server of Kubernetes permits what the configuration needs.
 
-use super::{Fact, Facts, Finding, Severity};
+use super::{DoctorFacts, Fact, Finding, Severity};
 
 /// The answer of the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum ClusterFacts {
 }
 
 /// Nothing without a cluster.
-pub(super) fn examine(facts: &Facts) -> Option<Finding> {
+pub(super) fn examine(facts: &DoctorFacts) -> Option<Finding> {
     let check = "kubernetes";
     Some(match &facts.cluster {
         Fact::Absent => return None,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Fact, Facts, Finding, Severity, known, lack_of_socket};
+use super::{DoctorFacts, Fact, Finding, Severity, known, lack_of_socket};
 use crate::engines::{ENGINES, SlowHealth, facts, recognise};
 use crate::model::{EngineKind, bytes_text, duration_text, seconds_text};
 use crate::parse::process::printable;
@@ -158,7 +158,7 @@ fn health(json: &Value) -> Option<HealthCheck> {
     })
 }
 
-pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
+pub(super) fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     let containers = match known("containers", &facts.containers, "no Docker on this node") {
         Err(finding) => {
             return vec![match lack_of_socket(facts) {

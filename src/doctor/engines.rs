@@ -1,8 +1,8 @@
 //! The engines that the daemon watches: whether their identity is proven.
 
-use super::{EngineFacts, Facts, Finding, Severity, known};
+use super::{DoctorFacts, EngineFacts, Finding, Severity, known};
 
-pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
+pub(super) fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     let engines = match known("identity", &facts.engines, "no daemon watches engines") {
         Err(finding) => return vec![*finding],
         Ok(engines) => engines,

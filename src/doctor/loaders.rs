@@ -1,7 +1,7 @@
 //! How running engines read their weights. It matters at their next start. What is known against a
 //! loader is advice.
 
-use super::{Facts, Finding, Started, known};
+use super::{DoctorFacts, Finding, StartedEngine, known};
 use crate::engines::facts;
 
 /// A process that has read weights.
@@ -12,7 +12,7 @@ pub enum RunningLoader {
         /// Its process.
         pid: u32,
         /// What it runs.
-        started: Started,
+        started: StartedEngine,
     },
     /// A daemon that holds weights for engines: `vllm preload`.
     Holder {
@@ -21,7 +21,7 @@ pub enum RunningLoader {
     },
 }
 
-pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
+pub(super) fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     match known("loader", &facts.loaders, "no engine runs") {
         Err(finding) => vec![*finding],
         Ok(loaders) if loaders.is_empty() => vec![Finding::ok("loader", "no engine runs")],
@@ -31,7 +31,7 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
 
 fn of_process(running: &RunningLoader) -> Finding {
     match running {
-        RunningLoader::Server { pid, started: Started { engine, loader, .. } } => {
+        RunningLoader::Server { pid, started: StartedEngine { engine, loader, .. } } => {
             let text = format!("its loader ({}) {} ({})", loader.name, loader.costs, loader.source);
             let name = facts(*engine).known_as.unwrap_or("engine");
             Finding::ok("loader", text).of(&format!("{name} (pid {pid})"))

@@ -1,6 +1,6 @@
 //! Fact faults of a node, each with its fix. Pure, over collected facts.
 //!
-//! A check is a function from [`Facts`] to findings in the file of its subject, a call in
+//! A check is a function from [`DoctorFacts`] to findings in the file of its subject, a call in
 //! [`examine`], and a fixture of real data. It reports only known faults, and names a guessed
 //! threshold as a guess.
 
@@ -23,7 +23,7 @@ mod tests;
 use serde::Serialize;
 
 use crate::model::{Event, ShippedRule, Sysctl};
-pub use advice::{Advice, Started, Versions};
+pub use advice::{AdviceTable, StartedEngine, Versions};
 pub use cluster::ClusterFacts;
 pub use containers::{ContainerFacts, HealthCheck};
 pub use loaders::RunningLoader;
@@ -93,7 +93,7 @@ pub struct Finding {
     pub source: Option<String>,
     /// How sure that entry is.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub certainty: Option<advice::Certainty>,
+    pub certainty: Option<advice::AdviceCertainty>,
 }
 
 /// A kernel setting that differs from the node's profile.
@@ -122,7 +122,7 @@ pub struct EngineFacts {
 
 /// Something that the rules need and the program cannot do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lack {
+pub struct UnmetNeed {
     /// What cannot be done.
     pub what: String,
     /// What a person can do about it.
@@ -133,9 +133,9 @@ pub struct Lack {
 
 /// Input of all checks.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct DoctorFacts {
     /// What is known against versions and options.
-    pub advice: Advice,
+    pub advice: AdviceTable,
     /// The size of a page.
     pub page_bytes: u64,
     /// `CmaFree` beyond `CmaTotal`: memory that belongs to no CMA area. 0 is usual.
@@ -155,7 +155,7 @@ pub struct Facts {
     /// The profile's name, and the settings that differ from it.
     pub settings: Fact<(String, Vec<Misfit>)>,
     /// What the rules need and the program cannot do.
-    pub lacks: Fact<Vec<Lack>>,
+    pub lacks: Fact<Vec<UnmetNeed>>,
     /// Rules inside the binary that the configuration leaves out.
     pub rules_off: Fact<Vec<ShippedRule>>,
     /// Whether a daemon responds.
@@ -177,7 +177,7 @@ pub struct Facts {
 }
 
 /// All findings, the most severe first. Checks that pass have one too.
-pub fn examine(facts: &Facts) -> Vec<Finding> {
+pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     let mut findings = node::examine(facts);
     findings.extend(engines::examine(facts));
     findings.extend(loaders::examine(facts));
@@ -212,7 +212,7 @@ impl Finding {
 
 /// What a socket that cannot be used keeps from being done, where it keeps containers unknown. Both
 /// are one finding.
-fn lack_of_socket(facts: &Facts) -> Option<&Lack> {
+fn lack_of_socket(facts: &DoctorFacts) -> Option<&UnmetNeed> {
     let (Fact::Unknown(why), Fact::Is(lacks)) = (&facts.containers, &facts.lacks) else {
         return None;
     };

@@ -1,6 +1,6 @@
 //! The node itself: memory, kernel, driver, settings, permissions.
 
-use super::{Facts, Finding, Severity, advice, known, lack_of_socket};
+use super::{DoctorFacts, Finding, Severity, advice, known, lack_of_socket};
 use crate::model::{ADD_SHIPPED, EventKind, KernelEvent, Recovery, bytes_text, counted, off_text};
 
 /// The first kernel with cachestat(2).
@@ -15,7 +15,7 @@ const DEVICE_DEAD: [u32; 4] = [79, 119, 120, 143];
 /// On GB10: the wrong flavour of the kernel modules.
 const WRONG_FLAVOUR: u32 = 169;
 
-pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
+pub(super) fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     let mut findings =
         vec![swap(facts), settings(facts), pressure(facts), kernel(facts), daemon(facts)];
     findings.extend(driver(facts));
@@ -27,7 +27,7 @@ pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-fn swap(facts: &Facts) -> Finding {
+fn swap(facts: &DoctorFacts) -> Finding {
     let check = "swap";
     match known(check, &facts.memory, "") {
         Err(finding) => *finding,
@@ -46,7 +46,7 @@ fn swap(facts: &Facts) -> Finding {
     }
 }
 
-fn settings(facts: &Facts) -> Finding {
+fn settings(facts: &DoctorFacts) -> Finding {
     let check = "settings";
     let (profile, misfits) = match known(check, &facts.settings, "no profile is for this node") {
         Err(finding) => return *finding,
@@ -63,7 +63,7 @@ fn settings(facts: &Facts) -> Finding {
         .fix("`umawarden tune` gives the reasons; sudo umawarden tune --apply --persist")
 }
 
-fn pressure(facts: &Facts) -> Finding {
+fn pressure(facts: &DoctorFacts) -> Finding {
     let check = "pressure";
     match known(check, &facts.has_pressure, "") {
         Err(finding) => *finding,
@@ -84,7 +84,7 @@ fn release(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-fn kernel(facts: &Facts) -> Finding {
+fn kernel(facts: &DoctorFacts) -> Finding {
     let check = "kernel";
     let text = match known(check, &facts.kernel, "") {
         Err(finding) => return *finding,
@@ -112,7 +112,7 @@ fn kernel(facts: &Facts) -> Finding {
     Finding::new(check, Severity::Warning, text).fix("a newer kernel of the distribution")
 }
 
-fn driver(facts: &Facts) -> Option<Finding> {
+fn driver(facts: &DoctorFacts) -> Option<Finding> {
     let check = "driver";
     let text = match known(check, &facts.driver, "no NVIDIA driver is loaded here") {
         Err(finding) => return Some(*finding),
@@ -134,7 +134,7 @@ pub fn dgx_release(text: &str) -> Option<&str> {
     Some(found.trim_matches(['"', '\''])).filter(|release| !release.is_empty())
 }
 
-fn daemon(facts: &Facts) -> Finding {
+fn daemon(facts: &DoctorFacts) -> Finding {
     let check = "daemon";
     match known(check, &facts.has_daemon, "") {
         Err(finding) => *finding,
@@ -148,7 +148,7 @@ fn daemon(facts: &Facts) -> Finding {
     }
 }
 
-fn kernel_log(facts: &Facts) -> Vec<Finding> {
+fn kernel_log(facts: &DoctorFacts) -> Vec<Finding> {
     let check = "kernel_log";
     let events = match known(check, &facts.kernel_log, "") {
         Err(mut finding) => {
@@ -201,7 +201,7 @@ fn kernel_log(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-fn rules(facts: &Facts) -> Finding {
+fn rules(facts: &DoctorFacts) -> Finding {
     let check = "rules";
     match known(check, &facts.rules_off, "") {
         Err(finding) => *finding,
@@ -212,7 +212,7 @@ fn rules(facts: &Facts) -> Finding {
     }
 }
 
-fn lacks(facts: &Facts) -> Vec<Finding> {
+fn lacks(facts: &DoctorFacts) -> Vec<Finding> {
     let check = "permissions";
     let lacks = match known(check, &facts.lacks, "") {
         Err(finding) => return vec![*finding],
@@ -222,7 +222,7 @@ fn lacks(facts: &Facts) -> Vec<Finding> {
         let text = "this user may do everything that the rules need";
         return vec![Finding::ok(check, text)];
     }
-    let finding = |lack: &super::Lack| {
+    let finding = |lack: &super::UnmetNeed| {
         let severity = if lack.is_wanted_now { Severity::Problem } else { Severity::Warning };
         let when = if lack.is_wanted_now { "" } else { " (needed in mode enforce)" };
         Finding::new(check, severity, format!("{}{when}", lack.what)).fix(lack.remedy.clone())

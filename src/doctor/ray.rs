@@ -1,6 +1,6 @@
 //! Ray's memory monitor, which kills workers of engines. It counts page cache as used memory.
 
-use super::{Facts, Finding, Severity, known};
+use super::{DoctorFacts, Finding, Severity, known};
 
 /// The share of memory in use at which it kills by default.
 const DEFAULT_THRESHOLD: f64 = 0.95;
@@ -23,7 +23,7 @@ pub struct RayVariables {
     pub refresh_ms: Option<String>,
 }
 
-pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
+pub(super) fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     match known("ray", &facts.raylets, "no Ray runs") {
         Err(finding) => vec![*finding],
         Ok(raylets) if raylets.is_empty() => vec![Finding::ok("ray", "no Ray runs")],

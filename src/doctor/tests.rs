@@ -11,11 +11,11 @@ use crate::model::{EngineKind, GpuLossSign, KernelEvent};
 const GIB: u64 = 1 << 30;
 
 /// The advice in the program.
-pub(super) fn shipped() -> Advice {
+pub(super) fn shipped() -> AdviceTable {
     let machine = |line: &'static str| line.strip_prefix("- name: ");
     let machines: Vec<&str> =
         include_str!("../tune/profiles.yaml").lines().filter_map(machine).collect();
-    Advice::shipped(&machines).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+    AdviceTable::shipped(&machines).unwrap_or_else(|mistakes| panic!("{mistakes}"))
 }
 
 /// A unit's file without scripts.
@@ -24,8 +24,8 @@ fn unit_of(name: &str, files: &[String]) -> Option<UnitFacts> {
 }
 
 /// A node on which nothing is wrong.
-pub(super) fn well() -> Facts {
-    Facts {
+pub(super) fn well() -> DoctorFacts {
+    DoctorFacts {
         advice: shipped(),
         page_bytes: 4096,
         hidden_cma_bytes: Fact::Is(0),
@@ -52,11 +52,11 @@ pub(super) fn well() -> Facts {
     }
 }
 
-fn of_cluster(cluster: ClusterFacts) -> Facts {
-    Facts { cluster: Fact::Is(cluster), ..well() }
+fn of_cluster(cluster: ClusterFacts) -> DoctorFacts {
+    DoctorFacts { cluster: Fact::Is(cluster), ..well() }
 }
 
-fn worst(facts: &Facts, check: &str) -> Severity {
+fn worst(facts: &DoctorFacts, check: &str) -> Severity {
     let findings = examine(facts);
     let of_check = findings.iter().filter(|finding| finding.check == check);
     of_check.map(|finding| finding.severity).max().unwrap_or_else(|| panic!("no {check}"))
@@ -66,7 +66,7 @@ fn worst(facts: &Facts, check: &str) -> Severity {
 fn a_healthy_node_has_no_findings_and_the_most_severe_come_first() {
     let findings = examine(&well());
     assert!(findings.iter().all(|finding| finding.severity == Severity::Ok), "{findings:#?}");
-    let ill = Facts {
+    let ill = DoctorFacts {
         memory: Fact::Is((121 * GIB, 16 * GIB)),
         kernel_log: Fact::Unknown("no permission".to_owned()),
         ..well()
@@ -80,7 +80,7 @@ fn a_healthy_node_has_no_findings_and_the_most_severe_come_first() {
 fn an_engine_of_unproven_identity_is_found() {
     let read = |text: &str| {
         let engines: Vec<EngineFacts> = serde_json::from_str(text).unwrap();
-        examine(&Facts { engines: Fact::Is(engines), ..well() })
+        examine(&DoctorFacts { engines: Fact::Is(engines), ..well() })
     };
     // From the daemon's API, shortened.
     let json = read(include_str!("../../tests/fixtures/doctor/engines-unproven.json"));
@@ -99,7 +99,7 @@ fn an_engine_of_unproven_identity_is_found() {
 #[test]
 fn a_daemon_that_holds_weights_is_no_fault() {
     let holder = Fact::Is(vec![RunningLoader::Holder { pid: 8 }]);
-    let findings = examine(&Facts { loaders: holder, ..well() });
+    let findings = examine(&DoctorFacts { loaders: holder, ..well() });
     let holder = findings.iter().find(|finding| finding.check == "loader").unwrap();
     assert_eq!(holder.severity, Severity::Ok);
     assert!(holder.text.contains("wanted memory"), "{holder:?}");
@@ -124,37 +124,37 @@ fn each_fault_has_a_fix() {
     let failed = KernelEvent::GpuInitFailed { pci, status };
     let lost = KernelEvent::GpuLost { pci: None, gpu: Some(6), sign: GpuLossSign::ResetRequired };
     let misfit = Misfit { name: Sysctl::MinFreeKbytes, now: 67_584, wanted: 1 << 20 };
-    let lack = |is_wanted_now| Lack {
+    let lack = |is_wanted_now| UnmetNeed {
         what: "action drop_caches".to_owned(),
         remedy: "run as root".to_owned(),
         is_wanted_now,
     };
-    let log = |kind| Facts { kernel_log: Fact::Is(vec![event(kind)]), ..well() };
-    let driver = |version: &str| Facts {
+    let log = |kind| DoctorFacts { kernel_log: Fact::Is(vec![event(kind)]), ..well() };
+    let driver = |version: &str| DoctorFacts {
         driver: Fact::Is(format!("NVRM version: NVIDIA UNIX Open Kernel Module  {version}  R")),
         ..well()
     };
-    let kernel = |release: &str| Facts { kernel: Fact::Is(release.to_owned()), ..well() };
+    let kernel = |release: &str| DoctorFacts { kernel: Fact::Is(release.to_owned()), ..well() };
     let off = ShippedRule {
         id: crate::model::RuleId { group: "g".into(), alert: "A".into() },
         part: None,
     };
     let table = [
-        ("swap", Severity::Warning, Facts { memory: Fact::Is((GIB, 1)), ..well() }),
+        ("swap", Severity::Warning, DoctorFacts { memory: Fact::Is((GIB, 1)), ..well() }),
         (
             "settings",
             Severity::Warning,
-            Facts { settings: Fact::Is(("gb10".to_owned(), vec![misfit])), ..well() },
+            DoctorFacts { settings: Fact::Is(("gb10".to_owned(), vec![misfit])), ..well() },
         ),
-        ("pressure", Severity::Warning, Facts { has_pressure: Fact::Is(false), ..well() }),
+        ("pressure", Severity::Warning, DoctorFacts { has_pressure: Fact::Is(false), ..well() }),
         ("kernel", Severity::Warning, kernel("6.2.0")),
         ("kernel", Severity::Ok, kernel("6.5.0-14-generic")),
         ("kernel", Severity::Unknown, kernel("unknown")),
         ("driver", Severity::Warning, driver("590.44.01")),
         ("driver", Severity::Ok, driver("580.95.05")),
         ("driver", Severity::Unknown, driver("none")),
-        ("driver", Severity::Ok, Facts { driver: Fact::Absent, ..well() }),
-        ("daemon", Severity::Warning, Facts { has_daemon: Fact::Is(false), ..well() }),
+        ("driver", Severity::Ok, DoctorFacts { driver: Fact::Absent, ..well() }),
+        ("daemon", Severity::Warning, DoctorFacts { has_daemon: Fact::Is(false), ..well() }),
         ("kernel_log", Severity::Problem, log(KernelEvent::UvmFatal.into())),
         (
             "kernel_log",
@@ -167,20 +167,28 @@ fn each_fault_has_a_fix() {
         ("kernel_log", Severity::Ok, log(xid(31, None).into())),
         ("kernel_log", Severity::Problem, log(lost.into())),
         ("kernel_log", Severity::Problem, log(failed.into())),
-        ("permissions", Severity::Problem, Facts { lacks: Fact::Is(vec![lack(true)]), ..well() }),
-        ("rules", Severity::Warning, Facts { rules_off: Fact::Is(vec![off]), ..well() }),
-        ("permissions", Severity::Warning, Facts { lacks: Fact::Is(vec![lack(false)]), ..well() }),
+        (
+            "permissions",
+            Severity::Problem,
+            DoctorFacts { lacks: Fact::Is(vec![lack(true)]), ..well() },
+        ),
+        ("rules", Severity::Warning, DoctorFacts { rules_off: Fact::Is(vec![off]), ..well() }),
+        (
+            "permissions",
+            Severity::Warning,
+            DoctorFacts { lacks: Fact::Is(vec![lack(false)]), ..well() },
+        ),
         (
             "containers",
             Severity::Unknown,
-            Facts { containers: Fact::Unknown("permission denied".to_owned()), ..well() },
+            DoctorFacts { containers: Fact::Unknown("permission denied".to_owned()), ..well() },
         ),
-        ("containers", Severity::Ok, Facts { containers: Fact::Absent, ..well() }),
+        ("containers", Severity::Ok, DoctorFacts { containers: Fact::Absent, ..well() }),
     ];
     table.iter().for_each(assert_finding);
 }
 
-fn assert_finding((check, severity, facts): &(&str, Severity, Facts)) {
+fn assert_finding((check, severity, facts): &(&str, Severity, DoctorFacts)) {
     assert_eq!(worst(facts, check), *severity, "{check}: {:#?}", examine(facts));
     for finding in examine(facts) {
         let is_wrong = finding.severity >= Severity::Warning;
@@ -211,9 +219,9 @@ fn recorded() -> Vec<ContainerFacts> {
 fn a_socket_that_cannot_be_used_is_reported_once() {
     let what = "action stop_engine: /run/docker.sock cannot be used: Permission denied";
     for (is_wanted_now, severity) in [(false, Severity::Unknown), (true, Severity::Problem)] {
-        let lack = Lack { what: what.to_owned(), remedy: "as root".to_owned(), is_wanted_now };
+        let lack = UnmetNeed { what: what.to_owned(), remedy: "as root".to_owned(), is_wanted_now };
         let containers = Fact::Unknown("/run/docker.sock: Permission denied".to_owned());
-        let facts = Facts { containers, lacks: Fact::Is(vec![lack]), ..well() };
+        let facts = DoctorFacts { containers, lacks: Fact::Is(vec![lack]), ..well() };
         let findings = examine(&facts);
         let of_socket: Vec<&Finding> =
             findings.iter().filter(|finding| finding.text.contains("docker.sock")).collect();
@@ -224,8 +232,8 @@ fn a_socket_that_cannot_be_used_is_reported_once() {
     }
 }
 
-fn with(containers: Vec<ContainerFacts>) -> Facts {
-    Facts { containers: Fact::Is(containers), ..well() }
+fn with(containers: Vec<ContainerFacts>) -> DoctorFacts {
+    DoctorFacts { containers: Fact::Is(containers), ..well() }
 }
 
 #[test]
@@ -297,7 +305,7 @@ fn names() -> BTreeSet<String> {
 
 fn checked(text: &str) -> Vec<(&'static str, Severity)> {
     let Some(unit) = unit_of("vllm.service", &[text.to_owned()]) else { return Vec::new() };
-    let found = examine(&Facts { units: Fact::Is((vec![unit], names())), ..well() });
+    let found = examine(&DoctorFacts { units: Fact::Is((vec![unit], names())), ..well() });
     let of_it = found.into_iter().filter(|one| one.subject.is_some());
     of_it.map(|one| (one.check, one.severity)).collect()
 }
@@ -349,7 +357,7 @@ fn an_engine_that_may_hold_the_gpu_before_its_reset_is_found() {
         let units = own.map(|own| (unit.name.clone(), own)).into_iter().collect();
         let systemd = Fact::Is(SystemdState { units, ..SystemdState::default() });
         let names = target.into_iter().map(str::to_owned).collect();
-        let facts = Facts { units: Fact::Is((vec![unit], names)), systemd, ..well() };
+        let facts = DoctorFacts { units: Fact::Is((vec![unit], names)), systemd, ..well() };
         examine(&facts).iter().any(|finding| finding.check == "gpu_reset")
     };
     let target = Some("nvidia-gpu-reset.target");
@@ -401,7 +409,7 @@ fn shown(output: &str) -> Vec<(&'static str, Severity)> {
     let loads = [("docker.target", "not-found"), ("sysinit.target", "loaded")];
     let loads = loads.map(|(name, state)| (name.to_owned(), state.to_owned())).into();
     let systemd = Fact::Is(SystemdState { units, loads });
-    let found = examine(&Facts { units: Fact::Is((vec![vllm], names())), systemd, ..well() });
+    let found = examine(&DoctorFacts { units: Fact::Is((vec![vllm], names())), systemd, ..well() });
     let of_it = found.into_iter().filter(|one| one.subject.is_some());
     of_it.map(|one| (one.check, one.severity)).collect()
 }
@@ -434,7 +442,7 @@ fn the_finding_names_the_restart_delay_of_systemd() {
     let with = |after: &str| {
         let text = RACING.replace("Restart=always", &format!("Restart=always\n{after}"));
         let racing = unit_of("vllm.service", &[text]).unwrap();
-        let found = examine(&Facts { units: Fact::Is((vec![racing], names())), ..well() });
+        let found = examine(&DoctorFacts { units: Fact::Is((vec![racing], names())), ..well() });
         found.into_iter().find(|one| one.check == "restart_policy").unwrap().text
     };
     assert!(with("RestartSec=30\n").contains("restarts it after 30s, before"));
@@ -446,7 +454,7 @@ fn unit_files_apply_without_a_state_in_systemd() {
     let racing = || unit_of("vllm.service", &[RACING.to_owned()]).unwrap();
     let units = Fact::Is((vec![racing()], names()));
     let systemd = Fact::Unknown("systemctl did not respond within 5 s".to_owned());
-    let facts = Facts { units, systemd, ..well() };
+    let facts = DoctorFacts { units, systemd, ..well() };
     assert_eq!(worst(&facts, "systemd"), Severity::Unknown);
     assert_eq!(worst(&facts, "kill_mode"), Severity::Problem);
     let names = ["a.service".to_owned(), "b.service".to_owned()];
@@ -474,7 +482,7 @@ proptest! {
         if let Ok(units) = unit_states(&damaged, &one) {
             let vllm = unit_of("x.service", &[RACING.to_owned()]).unwrap();
             let systemd = Fact::Is(SystemdState { units, loads: BTreeMap::new() });
-            let facts = Facts { units: Fact::Is((vec![vllm], names())), systemd, ..well() };
+            let facts = DoctorFacts { units: Fact::Is((vec![vllm], names())), systemd, ..well() };
             let found = examine(&facts);
             prop_assert!(found.iter().all(|one| !one.text.contains(char::is_control)));
         }
@@ -495,7 +503,7 @@ proptest! {
 fn rays_memory_monitor_is_a_warning_unless_its_threshold_is_high_or_it_is_off() {
     let found = |variables| {
         let raylet = Raylet { pid: 7, variables };
-        let findings = examine(&Facts { raylets: Fact::Is(vec![raylet]), ..well() });
+        let findings = examine(&DoctorFacts { raylets: Fact::Is(vec![raylet]), ..well() });
         findings.into_iter().find(|finding| finding.check == "ray").unwrap()
     };
     let set = |threshold: &str, refresh_ms: &str| {

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::containers::LOADS_WITHIN;
-use super::script::{OpenScript, Reader, Scripts};
+use super::script::{OpenScript, ScriptReader, Scripts};
 use super::systemctl::{SystemdState, UnitState};
 use super::time_span::time_span;
-use super::{Advice, Fact, Facts, Finding, Severity, Started, known};
+use super::{AdviceTable, DoctorFacts, Fact, Finding, Severity, StartedEngine, known};
 use crate::engines::{LaunchCommand, facts, recognise};
 use crate::model::{EngineKind, duration, duration_text};
 use crate::parse::process::printable;
@@ -42,7 +42,7 @@ pub struct UnitFacts {
     /// Whether it runs the engine by `umawarden launch`.
     pub is_launched: bool,
     /// The engines that its commands start, through scripts too.
-    pub starts: Vec<Started>,
+    pub starts: Vec<StartedEngine>,
     /// Whether the first of them runs in a container.
     pub is_container: bool,
     /// What of its commands and scripts is not evaluated, or cannot be read.
@@ -74,7 +74,7 @@ pub struct UnitFacts {
 pub fn unit(
     name: &str,
     files: &[String],
-    advice: &Advice,
+    advice: &AdviceTable,
     open: &mut OpenScript<'_>,
 ) -> Option<UnitFacts> {
     let mut unit = UnitFacts { name: printable(name.as_bytes()), ..UnitFacts::default() };
@@ -114,7 +114,8 @@ pub fn unit(
     let first: Vec<String> = unit.before_start.clone();
     for line in first.iter().chain(&runs) {
         let line = words(line);
-        let found = Reader::new(&mut *open).unit_command(&line, &variables, folder.as_deref());
+        let found =
+            ScriptReader::new(&mut *open).unit_command(&line, &variables, folder.as_deref());
         unit.take(found, advice);
     }
     let runs: Vec<Vec<String>> = runs.iter().map(|line| words(line)).collect();
@@ -126,7 +127,7 @@ pub fn unit(
 
 impl UnitFacts {
     /// Adds what its commands and their scripts run.
-    fn take(&mut self, found: Scripts, advice: &Advice) {
+    fn take(&mut self, found: Scripts, advice: &AdviceTable) {
         self.unseen.extend(found.unread);
         for command in found.commands {
             let program =
@@ -141,7 +142,7 @@ impl UnitFacts {
             self.is_container |= self.starts.is_empty() && command.is_container;
             self.unseen.extend(command.unseen);
             let versions = advice.of_image(launch.image.as_deref());
-            self.starts.push(Started::new(launch, versions));
+            self.starts.push(StartedEngine::new(launch, versions));
         }
     }
 }
@@ -221,7 +222,7 @@ fn engine(words: &[String]) -> Option<EngineKind> {
     })
 }
 
-pub(super) fn examine(facts: &Facts) -> Vec<Finding> {
+pub(super) fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     let (units, names) = match known("units", &facts.units, "no systemd units on this node") {
         Err(finding) => return vec![*finding],
         Ok(units) => units,

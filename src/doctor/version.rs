@@ -10,10 +10,10 @@ const MOST_NUMBERS: usize = 6;
 
 /// A version, without its local part: `+cu130` names a build of the same version.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version {
+pub(super) struct PackageVersion {
     epoch: u32,
     release: Release,
-    stage: Stage,
+    stage: ReleaseStage,
     /// 0: none; `.post3` is 4.
     post: u64,
     /// `.dev3`; of others the greatest.
@@ -22,7 +22,7 @@ pub(super) struct Version {
 
 /// A release before its final one, or that. `1.0.dev3` precedes `1.0a1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum ReleaseStage {
     Development,
     Alpha(u32),
     Beta(u32),
@@ -61,7 +61,7 @@ impl Ord for Release {
     }
 }
 
-impl Version {
+impl PackageVersion {
     /// A version in a spelling of PEP 440. `None` for all else, such as `latest` or `main`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let lower = text.trim().to_ascii_lowercase();
@@ -74,7 +74,7 @@ impl Version {
         if lower.len() > LONGEST || !has_local {
             return None;
         }
-        let mut rest = Rest(public.strip_prefix('v').unwrap_or(public));
+        let mut rest = RestOfVersion(public.strip_prefix('v').unwrap_or(public));
         let mut first = rest.number()?;
         let epoch = if rest.takes("!") { std::mem::replace(&mut first, rest.number()?) } else { 0 };
         let mut release = vec![first];
@@ -88,7 +88,7 @@ impl Version {
             return None;
         }
         let is_development = stage.is_none() && post.is_none() && development.is_some();
-        let usual = if is_development { Stage::Development } else { Stage::Final };
+        let usual = if is_development { ReleaseStage::Development } else { ReleaseStage::Final };
         Some(Self {
             epoch,
             release: Release(release),
@@ -110,9 +110,9 @@ impl Version {
 }
 
 /// What is left of a text.
-struct Rest<'t>(&'t str);
+struct RestOfVersion<'t>(&'t str);
 
-impl Rest<'_> {
+impl RestOfVersion<'_> {
     fn takes(&mut self, start: &str) -> bool {
         let rest = self.0.strip_prefix(start);
         self.0 = rest.unwrap_or(self.0);
@@ -128,7 +128,7 @@ impl Rest<'_> {
     }
 
     fn number_behind_dot(&mut self) -> Option<u32> {
-        let mut behind = Rest(self.0.strip_prefix('.')?);
+        let mut behind = RestOfVersion(self.0.strip_prefix('.')?);
         let number = behind.number()?;
         self.0 = behind.0;
         Some(number)
@@ -144,7 +144,7 @@ impl Rest<'_> {
             return Some(None);
         }
         let number = rest.trim_start_matches(['.', '_', '-']);
-        let mut behind = Rest(if rest.len() <= number.len() + 1 { number } else { rest });
+        let mut behind = RestOfVersion(if rest.len() <= number.len() + 1 { number } else { rest });
         let is_number = behind.0.starts_with(|next: char| next.is_ascii_digit());
         if is_number {
             let number = behind.number()?;
@@ -155,14 +155,14 @@ impl Rest<'_> {
         Some(Some(0))
     }
 
-    fn stage(&mut self) -> Option<Option<Stage>> {
+    fn stage(&mut self) -> Option<Option<ReleaseStage>> {
         if let Some(number) = self.labelled(&["a", "alpha"])? {
-            return Some(Some(Stage::Alpha(number)));
+            return Some(Some(ReleaseStage::Alpha(number)));
         }
         if let Some(number) = self.labelled(&["b", "beta"])? {
-            return Some(Some(Stage::Beta(number)));
+            return Some(Some(ReleaseStage::Beta(number)));
         }
-        Some(self.labelled(&["c", "rc", "pre", "preview"])?.map(Stage::Candidate))
+        Some(self.labelled(&["c", "rc", "pre", "preview"])?.map(ReleaseStage::Candidate))
     }
 
     /// `.post1`, also as `-1`.
@@ -183,8 +183,8 @@ mod tests {
 
     use super::*;
 
-    fn of(text: &str) -> Version {
-        Version::parse(text).unwrap_or_else(|| panic!("{text}"))
+    fn of(text: &str) -> PackageVersion {
+        PackageVersion::parse(text).unwrap_or_else(|| panic!("{text}"))
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
             "0.24.0..dev1",
             &long,
         ] {
-            assert_eq!(Version::parse(text), None, "{text}");
+            assert_eq!(PackageVersion::parse(text), None, "{text}");
         }
     }
 
@@ -271,18 +271,18 @@ mod tests {
             ("latest", None),
             ("nightly-aarch64", None),
         ] {
-            assert_eq!(Version::of_tag(tag), version.map(of), "{tag}");
+            assert_eq!(PackageVersion::of_tag(tag), version.map(of), "{tag}");
         }
     }
 
     proptest! {
         #[test]
         fn any_text_is_a_version_or_none(text in "\\PC{0,80}|[0-9v.!+_abcdeoprstv-]{0,30}") {
-            let read = Version::parse(&text);
-            let _ = Version::of_tag(&text);
+            let read = PackageVersion::parse(&text);
+            let _ = PackageVersion::of_tag(&text);
             if let Some(read) = read {
                 prop_assert!(text.bytes().any(|byte| byte.is_ascii_digit()));
-                prop_assert_eq!(Version::parse(&format!("{}+local", text.trim())).is_some(),
+                prop_assert_eq!(PackageVersion::parse(&format!("{}+local", text.trim())).is_some(),
                     !text.contains('+') && text.trim().len() + 6 <= LONGEST);
                 prop_assert_eq!(read.cmp(&read), Ordering::Equal);
             }

@@ -10,7 +10,7 @@ use hyper::{HeaderMap, Method, StatusCode, Uri};
 
 use super::order::Caller;
 use super::routes::{ORDER_BODY_BYTES, ROUTES, Site, refusal};
-use crate::access::{Handshake, Names, Refused, Requirement};
+use crate::access::{AccessRefusal, CertificateNames, Handshake, Requirement};
 use crate::model::{OrderedBy, RefusalReason, Role};
 
 /// The header that our page adds to orders.
@@ -18,12 +18,12 @@ const PAGE: &str = "umawarden-page";
 
 /// Where a connection comes from.
 #[derive(Clone, Debug)]
-pub(super) enum Arrival {
+pub(super) enum ConnectionOrigin {
     /// Over the network.
     Network {
         address: IpAddr,
         /// Names of a verified certificate.
-        certificate: Option<Arc<Names>>,
+        certificate: Option<Arc<CertificateNames>>,
         /// The generation of access control when it began.
         generation: u64,
     },
@@ -34,13 +34,13 @@ pub(super) enum Arrival {
     },
 }
 
-impl Arrival {
+impl ConnectionOrigin {
     /// Adds the result of the handshake. A certificate counts only if it was verified.
     pub(super) fn with_handshake(self, handshake: &Handshake, shown: Option<&[u8]>) -> Self {
         match self {
             Self::Network { address, .. } => {
                 let shown = shown.filter(|_| handshake.verifies_clients);
-                let certificate = shown.map(|shown| Arc::new(Names::of(shown)));
+                let certificate = shown.map(|shown| Arc::new(CertificateNames::of(shown)));
                 Self::Network { address, certificate, generation: handshake.generation }
             }
             control @ Self::Control { .. } => control,
@@ -48,7 +48,7 @@ impl Arrival {
     }
 
     /// The names of a certificate that present settings verify.
-    pub(super) fn certificate(&self, site: &Site) -> Option<&Names> {
+    pub(super) fn certificate(&self, site: &Site) -> Option<&CertificateNames> {
         match self {
             Self::Network { certificate, .. } => {
                 certificate.as_deref().filter(|_| !self.is_outdated(site))
@@ -122,15 +122,17 @@ impl RequestedRoute {
 /// The sender of an admitted request.
 pub(super) async fn admit(
     site: &Site,
-    arrival: Option<&Arrival>,
+    arrival: Option<&ConnectionOrigin>,
     route: &RequestedRoute,
     headers: &HeaderMap,
-) -> Result<Caller, Refused> {
+) -> Result<Caller, AccessRefusal> {
     let (address, certificate) = match arrival {
-        Some(Arrival::Control { uid }) => {
+        Some(ConnectionOrigin::Control { uid }) => {
             return Ok(Caller::Authenticated(OrderedBy::Local { uid: *uid }));
         }
-        Some(arrival @ Arrival::Network { address, .. }) => (*address, arrival.certificate(site)),
+        Some(arrival @ ConnectionOrigin::Network { address, .. }) => {
+            (*address, arrival.certificate(site))
+        }
         None => return Err(no_row()),
     };
     let Some(needs) = route.needs else { return Err(no_row()) };
@@ -162,16 +164,21 @@ fn is_of_a_form(headers: &HeaderMap) -> bool {
 }
 
 /// Fails closed: a route without a row in the table.
-fn no_row() -> Refused {
+fn no_row() -> AccessRefusal {
     refused(RefusalReason::LocalOnly, "this is not allowed over the network")
 }
 
-fn refused(reason: RefusalReason, text: &str) -> Refused {
-    Refused { reason, text: text.to_owned(), challenges: Vec::new(), retry_after_seconds: None }
+fn refused(reason: RefusalReason, text: &str) -> AccessRefusal {
+    AccessRefusal {
+        reason,
+        text: text.to_owned(),
+        challenges: Vec::new(),
+        retry_after_seconds: None,
+    }
 }
 
 /// The response to a refused request.
-pub(super) fn refuse(site: &Site, uri: &Uri, refused: &Refused) -> Response {
+pub(super) fn refuse(site: &Site, uri: &Uri, refused: &AccessRefusal) -> Response {
     let (status, kind) = match refused.reason {
         RefusalReason::RateLimit => (StatusCode::TOO_MANY_REQUESTS, "too_many_requests"),
         RefusalReason::Busy | RefusalReason::Connections | RefusalReason::Unread => {
@@ -204,14 +211,14 @@ pub(super) fn refuse(site: &Site, uri: &Uri, refused: &Refused) -> Response {
 /// A connection from before a reload ends.
 pub(super) fn with_headers(
     site: &Site,
-    arrival: Option<&Arrival>,
+    arrival: Option<&ConnectionOrigin>,
     mut response: Response,
 ) -> Response {
     let headers = response.headers_mut();
     if arrival.is_some_and(|arrival| arrival.is_outdated(site)) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    if !matches!(arrival, Some(Arrival::Control { .. })) {
+    if !matches!(arrival, Some(ConnectionOrigin::Control { .. })) {
         for (name, value) in site.served.access.headers() {
             if let Ok(name) = HeaderName::try_from(name) {
                 headers.entry(name).or_insert(value);

@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::page_request::{self, Filter};
 use super::routes::Site;
-use super::{Page, PageRequest, Queries, Query, QueryError, VERSION};
-use crate::model::{Part, Reading};
+use super::{Page, PageQuery, PageRequest, Queries, QueryError, VERSION};
+use crate::model::{Reading, ShippedPart};
 use crate::policy::status::{AlertStatus, RuleState, RuleStatus, Status};
 
 /// Version, mode, sources, rules with their alerts, and series without a value.
@@ -40,7 +40,7 @@ pub(super) async fn status(State(site): State<Site>) -> Response {
         "guard": status.guard.as_ref(),
         "shipped_rules_off": status.shipped_off.iter().map(|rule| json!({
             "rule": rule.id.to_string(),
-            "part": rule.part.map(Part::name),
+            "part": rule.part.map(ShippedPart::name),
         })).collect::<Vec<_>>(),
         "reload_failure": site.served.reload_failure.load().as_ref().map(|failure| json!({
             "time": format!("{:.3}", failure.at),
@@ -169,7 +169,7 @@ async fn list(
     uri: &Uri,
     filter: Filter,
     name: &'static str,
-    which: fn(&Queries) -> &Query,
+    which: fn(&Queries) -> &PageQuery,
 ) -> Response {
     let request = match page_request::parse(uri, filter, site.served.status.load().at.utc) {
         Ok(request) => request,
@@ -193,7 +193,7 @@ async fn list(
 /// look like a quiet rule.
 async fn unknown_rule(
     site: &Site,
-    which: fn(&Queries) -> &Query,
+    which: fn(&Queries) -> &PageQuery,
     rule: Option<String>,
 ) -> Option<String> {
     let rule = rule?;
@@ -222,7 +222,7 @@ async fn unknown_rule(
 /// The journal's error, or the deadline has passed.
 pub(super) async fn read_journal(
     site: &Site,
-    which: fn(&Queries) -> &Query,
+    which: fn(&Queries) -> &PageQuery,
     request: PageRequest,
     deadline: Duration,
 ) -> Result<Page, QueryError> {

@@ -21,7 +21,7 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 
 use super::negotiation::Format;
-use super::selection::Selection;
+use super::selection::NameSelection;
 use crate::model::{METRICS, Metric, MetricKind, SeriesKey};
 use crate::policy::status::Status;
 
@@ -32,7 +32,7 @@ use crate::policy::status::Status;
 pub(super) fn text(
     status: Arc<Status>,
     format: Format,
-    selection: Selection,
+    selection: NameSelection,
 ) -> io::Result<String> {
     text_by(&CATALOGUE, status, format, selection)
 }
@@ -42,7 +42,7 @@ pub(super) fn text_by(
     catalogue: &'static Catalogue,
     status: Arc<Status>,
     format: Format,
-    selection: Selection,
+    selection: NameSelection,
 ) -> io::Result<String> {
     let selection = catalogue.whole(selection);
     let written = status.series.iter().filter(|key| selection.takes(&key.name)).count();
@@ -140,7 +140,7 @@ impl Catalogue {
     }
 
     /// Completes partly selected histograms: omitted parts would count as 0.
-    fn whole(&self, mut selection: Selection) -> Selection {
+    fn whole(&self, mut selection: NameSelection) -> NameSelection {
         let parts = self.metrics.iter().filter(|metric| metric.kind == MetricKind::Histogram);
         let families: BTreeSet<&str> = parts
             .clone()
@@ -157,7 +157,7 @@ struct Snapshot {
     catalogue: &'static Catalogue,
     status: Arc<Status>,
     format: Format,
-    selection: Selection,
+    selection: NameSelection,
 }
 
 impl fmt::Debug for Snapshot {
@@ -313,11 +313,11 @@ fn encode_histogram(lines: &mut MetricEncoder, family: &[Sample<'_>]) -> fmt::Re
         below = within;
     }
     let (sum, count) = (part("_sum"), whole(part("_count")));
-    lines.encode_histogram::<Labels<'_>>(sum, count, &buckets, None)
+    lines.encode_histogram::<ExpositionLabels<'_>>(sum, count, &buckets, None)
 }
 
 fn encode_sample(lines: &mut MetricEncoder, shape: Shape, sample: &Sample<'_>) -> fmt::Result {
-    let labels = Labels(sample.key);
+    let labels = ExpositionLabels(sample.key);
     if let Shape::Info = shape {
         return lines.encode_info(&labels);
     }
@@ -329,17 +329,17 @@ fn encode_sample(lines: &mut MetricEncoder, shape: Shape, sample: &Sample<'_>) -
 
 fn encode_value(line: &mut MetricEncoder, shape: Shape, value: f64) -> fmt::Result {
     match shape {
-        Shape::Counter => line.encode_counter(&Number(value), None::<&NoExemplar<'_>>),
-        Shape::Plain | Shape::Info | Shape::Histogram => line.encode_gauge(&Number(value)),
+        Shape::Counter => line.encode_counter(&ExpositionValue(value), None::<&NoExemplar<'_>>),
+        Shape::Plain | Shape::Info | Shape::Histogram => line.encode_gauge(&ExpositionValue(value)),
     }
 }
 
-type NoExemplar<'a> = Exemplar<Labels<'a>, f64>;
+type NoExemplar<'a> = Exemplar<ExpositionLabels<'a>, f64>;
 
 #[derive(Debug)]
-struct Labels<'a>(&'a SeriesKey);
+struct ExpositionLabels<'a>(&'a SeriesKey);
 
-impl EncodeLabelSet for Labels<'_> {
+impl EncodeLabelSet for ExpositionLabels<'_> {
     fn encode(&self, encoder: &mut LabelSetEncoder) -> fmt::Result {
         for (name, value) in self.0.labels.iter() {
             let label: LabelEncoder = encoder.encode_label();
@@ -350,9 +350,9 @@ impl EncodeLabelSet for Labels<'_> {
 }
 
 /// A value: whole numbers in full, others in the shortest form that reads back the same.
-struct Number(f64);
+struct ExpositionValue(f64);
 
-impl Number {
+impl ExpositionValue {
     /// Whole numbers up to 10^18 are written in full, others with an exponent.
     fn whole(&self) -> Option<i64> {
         let whole = self.0.trunc() == self.0 && self.0.abs() <= 1e18;
@@ -362,7 +362,7 @@ impl Number {
     }
 }
 
-impl EncodeGaugeValue for Number {
+impl EncodeGaugeValue for ExpositionValue {
     fn encode(&self, encoder: &mut GaugeValueEncoder) -> fmt::Result {
         match self.whole() {
             Some(whole) => EncodeGaugeValue::encode(&whole, encoder),
@@ -371,7 +371,7 @@ impl EncodeGaugeValue for Number {
     }
 }
 
-impl EncodeCounterValue for Number {
+impl EncodeCounterValue for ExpositionValue {
     fn encode(&self, encoder: &mut CounterValueEncoder) -> fmt::Result {
         match self.whole().and_then(|whole| u64::try_from(whole).ok()) {
             Some(whole) => EncodeCounterValue::encode(&whole, encoder),

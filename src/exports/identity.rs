@@ -6,7 +6,7 @@ use axum::response::Response;
 use hyper::HeaderMap;
 use serde_json::json;
 
-use super::admission::Arrival;
+use super::admission::ConnectionOrigin;
 use super::api::success;
 use super::routes::Site;
 use crate::model::Role;
@@ -15,13 +15,13 @@ use crate::model::Role;
 /// certificate.
 pub(super) async fn access(
     State(site): State<Site>,
-    arrival: Option<Extension<Arrival>>,
+    arrival: Option<Extension<ConnectionOrigin>>,
     headers: HeaderMap,
 ) -> Response {
     let access = &site.served.access;
     let (role, name) = match arrival.as_ref().map(|Extension(arrival)| arrival) {
-        Some(Arrival::Control { uid }) => (Role::Remedy, Some(format!("user id {uid}"))),
-        Some(arrival @ Arrival::Network { address, .. }) => {
+        Some(ConnectionOrigin::Control { uid }) => (Role::Remedy, Some(format!("user id {uid}"))),
+        Some(arrival @ ConnectionOrigin::Network { address, .. }) => {
             let certificate = arrival.certificate(&site);
             match access.identify(*address, &headers, certificate).await {
                 Some((credential, role)) => (role, Some(credential.to_string())),

@@ -47,16 +47,16 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access::AccessControl;
-use crate::model::{DecisionId, Happened, OrderedBy, RuleId};
+use crate::model::{DecisionId, OrderedBy, RecentEvent, RuleId};
 use crate::policy::memory_ring::MemoryRing;
 use crate::policy::status::Status;
-use crate::samples::Live;
+use crate::samples::LiveSamples;
 
 pub use control::address as control_address;
 pub use lease::{LeaseOrder, LeaseReply, LeaseSender};
 pub use listen::{bind, passed_by_systemd};
 pub use order::{
-    LONGEST, Lasts, OrderDone, OrderKind, OrderRefused, OrderRequest, OrderSender, RuleChoice,
+    LONGEST, OrderDone, OrderKind, OrderPeriod, OrderRefused, OrderRequest, OrderSender, RuleChoice,
 };
 pub use received::AlertInbox;
 pub use routes::{access_table, check_telemetry_path};
@@ -77,7 +77,7 @@ pub fn read_request(query: &str, accept: &[u8]) -> Result<PageRequest, String> {
         let named: Vec<(String, String)> =
             axum::extract::Query::try_from_uri(uri).map_or(Vec::new(), |query| query.0);
         let mut named = named.iter().filter(|(parameter, _)| parameter == "name[]");
-        let selection = selection::Selection::of(uri);
+        let selection = selection::NameSelection::of(uri);
         assert!(named.all(|(_, name)| selection.takes(name)), "selected names are exported");
     }
     let uri = uri.map_err(|error| error.to_string())?;
@@ -115,7 +115,7 @@ pub struct Served {
     /// The queue of explanations by the loop.
     pub explain: ExplainSender,
     /// The samples that queries read.
-    pub samples: Arc<Live>,
+    pub samples: Arc<LiveSamples>,
     /// The queue of `POST /-/reload`.
     pub reload: ReloadSender,
     /// The file of the control socket.
@@ -135,7 +135,7 @@ pub struct Served {
     /// The clock of [`crate::model::Moment::uptime`].
     pub uptime: fn() -> Duration,
     /// Timeouts and numbers of connections.
-    pub limits: Limits,
+    pub limits: ClientLimits,
 }
 
 /// Names of the node.
@@ -161,7 +161,7 @@ pub struct ExplainRequest {
 
 /// Limits of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ClientLimits {
     /// Connections at once. Above it, the connection that is idle longest is closed.
     pub connections: usize,
     /// Connections of one address or IPv6 network (/64). Above it, its own idle connections are
@@ -184,7 +184,7 @@ pub struct Limits {
     pub snapshot_age: Duration,
 }
 
-impl Default for Limits {
+impl Default for ClientLimits {
     fn default() -> Self {
         Self {
             connections: 512,
@@ -222,25 +222,25 @@ pub struct ReloadFailure {
 }
 
 /// Reads one page of the journal. May block, and is called on a thread of its own.
-pub type Query = Box<dyn Fn(PageRequest) -> Result<Page, QueryError> + Send + Sync>;
+pub type PageQuery = Box<dyn Fn(PageRequest) -> Result<Page, QueryError> + Send + Sync>;
 
-/// Explains a decision. May block, like [`Query`].
+/// Explains a decision. May block, like [`PageQuery`].
 pub type ExplainQuery =
     Box<dyn Fn(DecisionId) -> Result<Option<serde_json::Value>, QueryError> + Send + Sync>;
 
 /// What happened before a time, the newest first, at most so many entries. May block, like
-/// [`Query`].
+/// [`PageQuery`].
 pub type HappenedQuery =
-    Box<dyn Fn(Timestamp, usize) -> Result<Vec<Happened>, QueryError> + Send + Sync>;
+    Box<dyn Fn(Timestamp, usize) -> Result<Vec<RecentEvent>, QueryError> + Send + Sync>;
 
 /// Queries of the journal.
 pub struct Queries {
     /// Kernel events, one JSON object each.
-    pub events: Query,
+    pub events: PageQuery,
     /// Decisions with their outcomes, one JSON object each.
-    pub decisions: Query,
+    pub decisions: PageQuery,
     /// Orders of people, one JSON object each.
-    pub orders: Query,
+    pub orders: PageQuery,
     /// What happened.
     pub happened: HappenedQuery,
     /// The explanation of a decision; `None` if there is no such decision.
@@ -259,7 +259,7 @@ pub struct PageRequest {
     /// The most entries.
     pub limit: usize,
     /// The first entry, and the order.
-    pub start: Start,
+    pub start: PageStart,
     /// Not before.
     pub since: Option<Timestamp>,
     /// Only entries before this time.
@@ -275,7 +275,7 @@ impl PageRequest {
     pub fn newest(limit: usize) -> Self {
         Self {
             limit,
-            start: Start::Newest,
+            start: PageStart::Newest,
             since: None,
             until: None,
             kinds: Vec::new(),
@@ -286,7 +286,7 @@ impl PageRequest {
 
 /// The first entry of a page, and the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum PageStart {
     /// The newest entry; newest first.
     Newest,
     /// The entry before this id; newest first.

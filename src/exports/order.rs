@@ -60,7 +60,7 @@ pub enum OrderKind {
         /// Those rules.
         rules: RuleChoice,
         /// For how long.
-        lasts: Lasts,
+        lasts: OrderPeriod,
     },
     /// Ends a silence.
     EndSilence {
@@ -72,14 +72,14 @@ pub enum OrderKind {
         /// The decision that waits for approval.
         decision: DecisionId,
         /// How long the approval is valid; `None`: the default.
-        lasts: Option<Lasts>,
+        lasts: Option<OrderPeriod>,
     },
     /// Denies a decision that waits for approval, or that was announced.
     Deny {
         /// That decision.
         decision: DecisionId,
         /// How long it is denied; `None`: the default.
-        lasts: Option<Lasts>,
+        lasts: Option<OrderPeriod>,
     },
     /// Closes the circuit breaker of remedies.
     ResetBreaker {
@@ -120,7 +120,7 @@ pub enum RuleChoice {
 
 /// A duration or an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lasts {
+pub enum OrderPeriod {
     /// Above zero, at most [`LONGEST`].
     For(Duration),
     /// The end.
@@ -256,7 +256,7 @@ pub(super) fn silence(body: &[u8]) -> Result<(OrderKind, Attribution), Unreadabl
 }
 
 /// Reads the body of an approval or a denial: how long it is valid, and who gives it.
-pub(super) fn reply(body: &[u8]) -> Result<(Option<Lasts>, Attribution), Unreadable> {
+pub(super) fn reply(body: &[u8]) -> Result<(Option<OrderPeriod>, Attribution), Unreadable> {
     let body: ApprovalBody = read(body)?;
     let words = words(body.author, body.comment)?;
     Ok((lasts(body.duration.as_deref(), body.until)?, words))
@@ -363,10 +363,13 @@ fn selector(rules: RulesBody) -> Result<RuleSelector, Unreadable> {
     })
 }
 
-fn lasts(duration: Option<&str>, until: Option<Timestamp>) -> Result<Option<Lasts>, Unreadable> {
+fn lasts(
+    duration: Option<&str>,
+    until: Option<Timestamp>,
+) -> Result<Option<OrderPeriod>, Unreadable> {
     match (duration, until) {
         (None, None) => Ok(None),
-        (None, Some(until)) => Ok(Some(Lasts::Until(until))),
+        (None, Some(until)) => Ok(Some(OrderPeriod::Until(until))),
         (Some(_), Some(_)) => Err(content("duration: give either duration or until")),
         (Some(text), None) => {
             let duration =
@@ -374,7 +377,7 @@ fn lasts(duration: Option<&str>, until: Option<Timestamp>) -> Result<Option<Last
             if duration.is_zero() || duration > LONGEST {
                 return Err(content("duration: must be above 0 and at most 366d"));
             }
-            Ok(Some(Lasts::For(duration)))
+            Ok(Some(OrderPeriod::For(duration)))
         }
     }
 }

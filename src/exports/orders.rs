@@ -14,14 +14,14 @@ use tokio::sync::oneshot;
 
 use super::api::{answer, error, success};
 use super::order::{
-    self, Attribution, Caller, Lasts, OrderDone, OrderKind, OrderRefused, OrderRequest, RuleChoice,
-    Unreadable,
+    self, Attribution, Caller, OrderDone, OrderKind, OrderPeriod, OrderRefused, OrderRequest,
+    RuleChoice, Unreadable,
 };
 use super::routes::{ORDER_BODY_BYTES, Site};
 use crate::model::{DecisionId, OrderedBy, author, because, remote_author};
 use crate::policy::status::GuardStatus;
 
-pub(super) type Refusal = Box<Response>;
+pub(super) type OrderRefusal = Box<Response>;
 
 fn guard(site: &Site) -> Arc<GuardStatus> {
     Arc::clone(&site.served.status.load().guard)
@@ -104,7 +104,7 @@ async fn reply(
     caller: Caller,
     decision: &str,
     body: Body,
-    kind: impl FnOnce(DecisionId, Option<Lasts>) -> OrderKind,
+    kind: impl FnOnce(DecisionId, Option<OrderPeriod>) -> OrderKind,
 ) -> Response {
     let read = async {
         let by = authenticated(caller)?;
@@ -192,7 +192,7 @@ pub(super) async fn note(
 }
 
 /// The sender of an order. Routes admit authenticated senders only; others are refused here too.
-pub(super) fn authenticated(caller: Caller) -> Result<OrderedBy, Refusal> {
+pub(super) fn authenticated(caller: Caller) -> Result<OrderedBy, OrderRefusal> {
     match caller {
         Caller::Authenticated(by) => Ok(by),
         Caller::Anonymous => {
@@ -203,7 +203,11 @@ pub(super) fn authenticated(caller: Caller) -> Result<OrderedBy, Refusal> {
 }
 
 /// The sender in words, with the remark of a body that has nothing else.
-pub(super) async fn sender(site: &Site, caller: Caller, body: Body) -> Result<String, Refusal> {
+pub(super) async fn sender(
+    site: &Site,
+    caller: Caller,
+    body: Body,
+) -> Result<String, OrderRefusal> {
     let by = authenticated(caller)?;
     let body = read_short(site, body).await?;
     let Attribution { name, comment } = order::attribution(&body).map_err(refuse)?;
@@ -216,14 +220,14 @@ pub(super) async fn sender(site: &Site, caller: Caller, body: Body) -> Result<St
     Ok(because(&author, &comment))
 }
 
-fn number(text: &str, what: &str) -> Result<u64, Refusal> {
+fn number(text: &str, what: &str) -> Result<u64, OrderRefusal> {
     text.parse().map_err(|_| {
         let text = format!("invalid {what} {text:?}: {what}s have numbers");
         Box::new(error(StatusCode::NOT_FOUND, "not_found", &text))
     })
 }
 
-pub(super) async fn read_short(site: &Site, body: Body) -> Result<Vec<u8>, Refusal> {
+pub(super) async fn read_short(site: &Site, body: Body) -> Result<Vec<u8>, OrderRefusal> {
     let most = usize::try_from(ORDER_BODY_BYTES).unwrap_or(usize::MAX);
     read_body(site, body, most, "the body is longer than 16 KiB, or was truncated").await
 }
@@ -234,7 +238,7 @@ pub(super) async fn read_body(
     body: Body,
     most: usize,
     too_long: &str,
-) -> Result<Vec<u8>, Refusal> {
+) -> Result<Vec<u8>, OrderRefusal> {
     let refusal = |status, kind, text: &str| {
         let mut refusal = error(status, kind, text);
         // The rest of the body is not read.
@@ -251,7 +255,7 @@ pub(super) async fn read_body(
     }
 }
 
-fn refuse(unreadable: Unreadable) -> Refusal {
+fn refuse(unreadable: Unreadable) -> OrderRefusal {
     let (status, text) = match unreadable {
         Unreadable::Syntax(text) => (StatusCode::BAD_REQUEST, text),
         Unreadable::Content(text) => (StatusCode::UNPROCESSABLE_ENTITY, text),
@@ -260,7 +264,10 @@ fn refuse(unreadable: Unreadable) -> Refusal {
 }
 
 /// Passes the order on, and returns its result.
-async fn give(site: &Site, read: Result<(OrderedBy, OrderKind, Attribution), Refusal>) -> Response {
+async fn give(
+    site: &Site,
+    read: Result<(OrderedBy, OrderKind, Attribution), OrderRefusal>,
+) -> Response {
     let (by, kind, Attribution { name, comment }) = match read {
         Ok(read) => read,
         Err(refusal) => return *refusal,

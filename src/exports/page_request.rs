@@ -4,7 +4,7 @@ use axum::extract::Query;
 use hyper::Uri;
 use jiff::Timestamp;
 
-use super::{PageRequest, Start};
+use super::{PageRequest, PageStart};
 use crate::model::{EventKind, instant};
 
 /// Entries on a page that names no limit.
@@ -81,8 +81,8 @@ fn set(
                 .filter(|limit| (1..=MAX_LIMIT).contains(limit))
                 .ok_or_else(|| wrong("a number from 1 to 1000"))?;
         }
-        ("after", _) => request.start = Start::After(id()?),
-        ("before", _) => request.start = Start::Before(id()?),
+        ("after", _) => request.start = PageStart::After(id()?),
+        ("before", _) => request.start = PageStart::Before(id()?),
         ("since", _) => request.since = Some(time()?),
         ("until", _) => request.until = Some(time()?),
         ("kind", Filter::Kind) => {

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 
 use super::api::{answer, error, success};
 use super::order::Caller;
-use super::orders::{Refusal, authenticated, read_body};
+use super::orders::{OrderRefusal, authenticated, read_body};
 use super::routes::{Site, body_bytes};
 use crate::model::{OrderedBy, ReceivedAlert, ReceivedAlerts, author, counted, remote_author};
 use crate::parse::alertmanager::{self, MOST_BYTES, PostError};
@@ -43,7 +43,7 @@ const RETRY_AFTER_SECONDS: &str = "5";
 
 /// The queue of posts.
 pub struct AlertInbox {
-    inside: Mutex<Inside>,
+    inside: Mutex<InboxState>,
     /// Wakes the loop.
     wake: Box<dyn Fn() + Send + Sync>,
     reading: Semaphore,
@@ -51,8 +51,8 @@ pub struct AlertInbox {
 }
 
 #[derive(Default)]
-struct Inside {
-    waiting: VecDeque<Part>,
+struct InboxState {
+    waiting: VecDeque<PostPart>,
     /// Posts whose last part is waiting, and their memory.
     posts: usize,
     bytes: usize,
@@ -60,7 +60,7 @@ struct Inside {
 }
 
 /// A post, or a part of a long one.
-struct Part {
+struct PostPart {
     post: ReceivedAlerts,
     /// Alerts that it counts for, at least one. Each KiB of labels counts for one more.
     weight: usize,
@@ -125,7 +125,7 @@ impl AlertInbox {
         [0, 1, 2].map(|index: usize| self.refused[index].load(Ordering::Relaxed))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside> {
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
         // No code under this lock can panic half-way.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,7 +155,7 @@ impl AlertInbox {
     }
 }
 
-impl Inside {
+impl InboxState {
     fn take(&mut self, most_alerts: usize, mut to: impl FnMut(ReceivedAlerts)) -> bool {
         let mut taken = 0;
         while let Some(part) = self.waiting.front() {
@@ -163,7 +163,7 @@ impl Inside {
                 return true;
             }
             taken += part.weight;
-            let Some(Part { post, ends, .. }) = self.waiting.pop_front() else { break };
+            let Some(PostPart { post, ends, .. }) = self.waiting.pop_front() else { break };
             self.posts -= usize::from(ends.is_some());
             self.bytes -= ends.unwrap_or(0);
             to(post);
@@ -183,7 +183,7 @@ fn labels_bytes(alerts: &[Arc<ReceivedAlert>]) -> usize {
     labels.map(|(name, value)| name.len() + value.len()).sum()
 }
 
-impl Part {
+impl PostPart {
     fn new(post: ReceivedAlerts) -> Self {
         let weight = post.alerts.len().max(1) + labels_bytes(&post.alerts) / 1_024;
         Self { post, weight, ends: None }
@@ -191,17 +191,17 @@ impl Part {
 }
 
 /// The first part has the counts of the whole post.
-fn parts(post: ReceivedAlerts, bytes: usize) -> Vec<Part> {
+fn parts(post: ReceivedAlerts, bytes: usize) -> Vec<PostPart> {
     let ReceivedAlerts { alerts, is_rest, unusable_labels, truncated } = post;
     let mut parts = Vec::with_capacity(alerts.len().div_ceil(MOST_ALERTS_A_PART).max(1));
     let mut alerts = alerts.into_iter();
     let first: Vec<_> = alerts.by_ref().take(MOST_ALERTS_A_PART).collect();
     let first = ReceivedAlerts { alerts: first, is_rest, unusable_labels, truncated };
-    parts.push(Part::new(first));
+    parts.push(PostPart::new(first));
     while alerts.len() > 0 {
         let alerts = alerts.by_ref().take(MOST_ALERTS_A_PART).collect();
         let post = ReceivedAlerts { alerts, is_rest: true, ..ReceivedAlerts::default() };
-        parts.push(Part::new(post));
+        parts.push(PostPart::new(post));
     }
     if let Some(last) = parts.last_mut() {
         last.ends = Some(bytes);
@@ -227,7 +227,7 @@ async fn take(
     caller: Caller,
     headers: &HeaderMap,
     body: Body,
-) -> Result<Response, Refusal> {
+) -> Result<Response, OrderRefusal> {
     let by = who(&authenticated(caller)?);
     let inbox = &site.served.received;
     if body_bytes(headers) > MOST_BYTES as u64 {
@@ -281,7 +281,7 @@ fn units(headers: &HeaderMap) -> u32 {
     u32::try_from(announced.div_ceil(UNIT_BYTES)).unwrap_or(READING_UNITS).min(READING_UNITS)
 }
 
-fn refuse(inbox: &AlertInbox, wrong: &PostError) -> Refusal {
+fn refuse(inbox: &AlertInbox, wrong: &PostError) -> OrderRefusal {
     let (why, status) = match wrong {
         PostError::Malformed(_) => (WhyRefused::Malformed, StatusCode::BAD_REQUEST),
         PostError::TooLarge(_) => (WhyRefused::TooLarge, StatusCode::PAYLOAD_TOO_LARGE),
@@ -290,7 +290,7 @@ fn refuse(inbox: &AlertInbox, wrong: &PostError) -> Refusal {
     Box::new(error(status, "bad_data", &wrong.to_string()))
 }
 
-fn busy(inbox: &AlertInbox, why: &str) -> Refusal {
+fn busy(inbox: &AlertInbox, why: &str) -> OrderRefusal {
     inbox.count(WhyRefused::Busy);
     let mut refusal = error(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why);
     refusal.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));

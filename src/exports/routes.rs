@@ -16,10 +16,10 @@ use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode, Uri};
 use tokio::sync::{Mutex, Semaphore, watch};
 
-use super::admission::{self, Arrival, RequestedRoute};
+use super::admission::{self, ConnectionOrigin, RequestedRoute};
 use super::negotiation::{self, Format};
-use super::selection::Selection;
-use super::unread::Unread;
+use super::selection::NameSelection;
+use super::unread::UnreadLimit;
 use super::{
     Served, api, cluster, engines, exposition, gate, host, identity, lease, orders, page, picture,
     probes, reboot, received, samples, verdict,
@@ -269,8 +269,8 @@ pub(super) struct Site {
     pub(super) queries: Arc<Semaphore>,
     pub(super) sample_queries: Arc<Semaphore>,
     scrapes: Arc<Semaphore>,
-    scraped: Arc<Scraped>,
-    unread: Arc<Unread>,
+    scraped: Arc<CachedExpositions>,
+    unread: Arc<UnreadLimit>,
     pub(super) pictures: Arc<picture::Pictures>,
     /// Turns true at the end of the server.
     pub(super) shutdown: watch::Receiver<bool>,
@@ -343,7 +343,7 @@ pub fn access_table() -> impl Iterator<Item = (&'static str, &'static str, &'sta
 /// Refuses oversized and unauthorized requests, and adds the headers of every response.
 async fn for_all(
     State(site): State<Site>,
-    arrival: Option<Extension<Arrival>>,
+    arrival: Option<Extension<ConnectionOrigin>>,
     matched: Option<MatchedPath>,
     mut request: Request,
     next: Next,
@@ -378,7 +378,7 @@ async fn for_all(
                     Some(response) => response,
                     None => {
                         let text = "too many unread responses of this client\n";
-                        if let Some(Arrival::Network { address, .. }) = arrival {
+                        if let Some(ConnectionOrigin::Network { address, .. }) = arrival {
                             let access = &site.served.access;
                             access.refuse(
                                 RefusalReason::Unread,
@@ -419,7 +419,7 @@ async fn metrics(State(site): State<Site>, uri: Uri, headers: HeaderMap) -> Resp
     }
     let format = negotiation::format(&headers);
     let gzip = negotiation::accepts_gzip(&headers);
-    match exposition(&site, format, gzip, Selection::of(&uri)) {
+    match exposition(&site, format, gzip, NameSelection::of(&uri)) {
         Ok(body) => {
             let mut response = Response::new(Body::from(body));
             let out = response.headers_mut();
@@ -441,12 +441,12 @@ async fn metrics(State(site): State<Site>, uri: Uri, headers: HeaderMap) -> Resp
 
 /// The expositions of one snapshot, shared by all scrapes.
 #[derive(Debug, Default)]
-struct Scraped(std::sync::Mutex<(Weak<Status>, Forms)>);
+struct CachedExpositions(std::sync::Mutex<(Weak<Status>, RenderedForms)>);
 
 /// By format, and whether compressed.
-type Forms = BTreeMap<(Format, bool), Bytes>;
+type RenderedForms = BTreeMap<(Format, bool), Bytes>;
 
-impl Scraped {
+impl CachedExpositions {
     fn of(&self, status: &Arc<Status>, form: (Format, bool)) -> Option<Bytes> {
         let scraped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = std::ptr::eq(scraped.0.as_ptr(), Arc::as_ptr(status));
@@ -456,13 +456,18 @@ impl Scraped {
     fn keep(&self, status: &Arc<Status>, form: (Format, bool), body: &Bytes) {
         let mut scraped = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !std::ptr::eq(scraped.0.as_ptr(), Arc::as_ptr(status)) {
-            *scraped = (Arc::downgrade(status), Forms::new());
+            *scraped = (Arc::downgrade(status), RenderedForms::new());
         }
         scraped.1.insert(form, body.clone());
     }
 }
 
-fn exposition(site: &Site, format: Format, gzip: bool, selection: Selection) -> io::Result<Bytes> {
+fn exposition(
+    site: &Site,
+    format: Format,
+    gzip: bool,
+    selection: NameSelection,
+) -> io::Result<Bytes> {
     let status = site.served.status.load_full();
     let is_whole = selection.is_everything();
     if let Some(body) = is_whole.then(|| site.scraped.of(&status, (format, gzip))).flatten() {

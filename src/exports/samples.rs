@@ -17,7 +17,7 @@ use super::api::{error, success};
 use super::orders::read_short;
 use super::routes::Site;
 use super::{VERSION, probes};
-use crate::samples::{Data, Failure, Listing, Parameters, Query, metadata};
+use crate::samples::{CatalogueListing, Data, Parameters, QueryFailure, SampleQuery, metadata};
 
 /// The time limit of one query, with the wait for its turn.
 const QUERY_TAKES: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ const PAST_TAKES: Duration = Duration::from_secs(5);
 /// Characters that clients leave as they are in a form, and that a URI may not have.
 const RAW_IN_FORMS: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').add(b'>');
 
-type Refusal = Box<Response>;
+type SampleRefusal = Box<Response>;
 
 /// `GET` and `POST /api/v1/query`: at one instant.
 pub(super) async fn query(State(site): State<Site>, uri: Uri, body: Body) -> Response {
@@ -37,25 +37,25 @@ pub(super) async fn query(State(site): State<Site>, uri: Uri, body: Body) -> Res
         Err(refusal) => return *refusal,
     };
     let now_ms = site.served.status.load().at.utc.as_millisecond();
-    found(&site, Query::at_instant(&parameters, now_ms)).await
+    found(&site, SampleQuery::at_instant(&parameters, now_ms)).await
 }
 
 /// `GET` and `POST /api/v1/query_range`: at the steps of a range.
 pub(super) async fn query_range(State(site): State<Site>, uri: Uri, body: Body) -> Response {
     match parameters(&site, &uri, body).await {
-        Ok(parameters) => found(&site, Query::over_range(&parameters)).await,
+        Ok(parameters) => found(&site, SampleQuery::over_range(&parameters)).await,
         Err(refusal) => *refusal,
     }
 }
 
 /// `GET` and `POST /api/v1/series`.
 pub(super) async fn series(State(site): State<Site>, uri: Uri, body: Body) -> Response {
-    listed(&site, &uri, body, Listing::Series).await
+    listed(&site, &uri, body, CatalogueListing::Series).await
 }
 
 /// `GET` and `POST /api/v1/labels`.
 pub(super) async fn labels(State(site): State<Site>, uri: Uri, body: Body) -> Response {
-    listed(&site, &uri, body, Listing::Labels).await
+    listed(&site, &uri, body, CatalogueListing::Labels).await
 }
 
 /// `GET /api/v1/label/{name}/values`.
@@ -65,7 +65,7 @@ pub(super) async fn values(
     uri: Uri,
     body: Body,
 ) -> Response {
-    listed(&site, &uri, body, Listing::Values(name)).await
+    listed(&site, &uri, body, CatalogueListing::Values(name)).await
 }
 
 /// `GET /api/v1/metadata`.
@@ -76,7 +76,7 @@ pub(super) async fn metric_metadata(State(site): State<Site>, uri: Uri, body: Bo
     };
     match metadata(&parameters) {
         Ok(data) => success(&data),
-        Err(why) => failed(&Failure::BadData(why)),
+        Err(why) => failed(&QueryFailure::BadData(why)),
     }
 }
 
@@ -94,8 +94,8 @@ pub(super) async fn build_info() -> Response {
 }
 
 /// The parameters of the body, which is a form, and of the URI.
-async fn parameters(site: &Site, uri: &Uri, body: Body) -> Result<Parameters, Refusal> {
-    let bad = |what: &str| Box::new(failed(&Failure::BadData(format!("cannot parse {what}"))));
+async fn parameters(site: &Site, uri: &Uri, body: Body) -> Result<Parameters, SampleRefusal> {
+    let bad = |what: &str| Box::new(failed(&QueryFailure::BadData(format!("cannot parse {what}"))));
     let pairs = |uri: &Uri, what: &str| {
         UriQuery::<Vec<(String, String)>>::try_from_uri(uri)
             .map(|UriQuery(pairs)| pairs)
@@ -115,7 +115,7 @@ async fn parameters(site: &Site, uri: &Uri, body: Body) -> Result<Parameters, Re
     Ok(Parameters::new(all))
 }
 
-async fn found(site: &Site, query: Result<Query, Failure>) -> Response {
+async fn found(site: &Site, query: Result<SampleQuery, QueryFailure>) -> Response {
     let query = match query {
         Ok(query) => query,
         Err(failure) => return failed(&failure),
@@ -131,11 +131,11 @@ async fn found(site: &Site, query: Result<Query, Failure>) -> Response {
 }
 
 /// The time limit of a query: its own, if that is shorter.
-fn limit(query: &Query) -> Duration {
+fn limit(query: &SampleQuery) -> Duration {
     query.timeout.unwrap_or(QUERY_TAKES).min(QUERY_TAKES)
 }
 
-async fn listed(site: &Site, uri: &Uri, body: Body, listing: Listing) -> Response {
+async fn listed(site: &Site, uri: &Uri, body: Body, listing: CatalogueListing) -> Response {
     let parameters = match parameters(site, uri, body).await {
         Ok(parameters) => parameters,
         Err(refusal) => return *refusal,
@@ -168,10 +168,10 @@ impl Drop for Canceled {
 async fn on_a_thread(
     site: &Site,
     limit: Duration,
-    work: impl FnOnce(&AtomicBool) -> Result<String, Failure> + Send + 'static,
-) -> Result<String, Failure> {
+    work: impl FnOnce(&AtomicBool) -> Result<String, QueryFailure> + Send + 'static,
+) -> Result<String, QueryFailure> {
     if !probes::was_sampled(&site.served.status.load()) {
-        return Err(Failure::Unavailable("this node has not been sampled yet".to_owned()));
+        return Err(QueryFailure::Unavailable("this node has not been sampled yet".to_owned()));
     }
     in_turn(Arc::clone(&site.sample_queries), limit, work).await
 }
@@ -181,8 +181,8 @@ async fn on_a_thread(
 async fn in_turn(
     turns: Arc<Semaphore>,
     limit: Duration,
-    work: impl FnOnce(&AtomicBool) -> Result<String, Failure> + Send + 'static,
-) -> Result<String, Failure> {
+    work: impl FnOnce(&AtomicBool) -> Result<String, QueryFailure> + Send + 'static,
+) -> Result<String, QueryFailure> {
     let canceled = Canceled(Arc::default());
     let is_canceled = Arc::clone(&canceled.0);
     let done = async move {
@@ -195,8 +195,8 @@ async fn in_turn(
     };
     match tokio::time::timeout(limit, done).await {
         Ok(Ok(result)) => result,
-        Ok(Err(failure)) => Err(Failure::Execution(failure.to_string())),
-        Err(_) => Err(Failure::Timeout(format!(
+        Ok(Err(failure)) => Err(QueryFailure::Execution(failure.to_string())),
+        Err(_) => Err(QueryFailure::Timeout(format!(
             "query timed out: it was not done within {} s, with the wait for other queries; \
              choose a shorter range or a longer step, or query less at once",
             limit.as_secs_f64()
@@ -204,7 +204,7 @@ async fn in_turn(
     }
 }
 
-fn written(found: Result<String, Failure>) -> Response {
+fn written(found: Result<String, QueryFailure>) -> Response {
     match found {
         Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
         Err(failure) => failed(&failure),
@@ -212,11 +212,11 @@ fn written(found: Result<String, Failure>) -> Response {
 }
 
 /// With the status that Prometheus gives to each kind.
-fn failed(failure: &Failure) -> Response {
+fn failed(failure: &QueryFailure) -> Response {
     let status = match failure {
-        Failure::BadData(_) => StatusCode::BAD_REQUEST,
-        Failure::Execution(_) => StatusCode::UNPROCESSABLE_ENTITY,
-        Failure::Timeout(_) | Failure::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        QueryFailure::BadData(_) => StatusCode::BAD_REQUEST,
+        QueryFailure::Execution(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        QueryFailure::Timeout(_) | QueryFailure::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     error(status, failure.kind(), &failure.to_string())
 }
@@ -235,7 +235,7 @@ mod tests {
             (0..SAMPLE_QUERIES).map(|_| Arc::clone(&turns).try_acquire_owned().unwrap()).collect();
         let parameter = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let parameters = vec![parameter("query", "1"), parameter("timeout", "100ms")];
-        let query = Query::at_instant(&Parameters::new(parameters), 0).unwrap();
+        let query = SampleQuery::at_instant(&Parameters::new(parameters), 0).unwrap();
         let work = |_: &AtomicBool| Ok("done".to_owned());
         let response = written(in_turn(Arc::clone(&turns), limit(&query), work).await);
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);

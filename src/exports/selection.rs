@@ -11,9 +11,9 @@ const PARAMETER: &str = "name[]";
 /// Selected names of samples; without names, all are selected. The limit of a request's URI bounds
 /// them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Selection(Option<BTreeSet<String>>);
+pub(super) struct NameSelection(Option<BTreeSet<String>>);
 
-impl Selection {
+impl NameSelection {
     /// Reads the selection of a request. Other parameters are ignored: a scrape may have any.
     pub(super) fn of(uri: &Uri) -> Self {
         let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
@@ -50,8 +50,8 @@ impl Selection {
 mod tests {
     use super::*;
 
-    fn of(query: &str) -> Selection {
-        Selection::of(&format!("/metrics{query}").parse().unwrap())
+    fn of(query: &str) -> NameSelection {
+        NameSelection::of(&format!("/metrics{query}").parse().unwrap())
     }
 
     #[test]

@@ -29,10 +29,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
-use super::admission::Arrival;
+use super::admission::ConnectionOrigin;
 use super::control::{ControlSocket, SocketFile};
 use super::stall::{Activity, Stall};
-use super::{Limits, Served, routes};
+use super::{ClientLimits, Served, routes};
 use crate::access::{AccessControl, network};
 use crate::model::RefusalReason;
 
@@ -112,7 +112,7 @@ async fn watch_files(access: Arc<AccessControl>, mut shutdown: watch::Receiver<b
 async fn serve_control(
     path: PathBuf,
     router: Router,
-    limits: Limits,
+    limits: ClientLimits,
     mut shutdown: watch::Receiver<bool>,
 ) {
     let mut logged = String::new();
@@ -251,29 +251,29 @@ fn concerns_one_client(error: &io::Error) -> bool {
 
 /// A connection, for the accept loop.
 #[derive(Default)]
-struct Handle {
+struct ConnectionHandle {
     activity: Arc<Activity>,
     close: Notify,
     /// `None` on the control socket.
     network: Option<IpAddr>,
 }
 
-type Open = Arc<Mutex<BTreeMap<u64, Arc<Handle>>>>;
+type OpenConnections = Arc<Mutex<BTreeMap<u64, Arc<ConnectionHandle>>>>;
 
 struct Connections {
     http: http1::Builder,
     router: Router,
-    limits: Limits,
+    limits: ClientLimits,
     /// `None` for the control socket.
     access: Option<Arc<AccessControl>>,
     graceful: GracefulShutdown,
     tasks: JoinSet<()>,
-    open: Open,
+    open: OpenConnections,
     opened: u64,
 }
 
 impl Connections {
-    fn new(router: Router, limits: Limits, access: Option<Arc<AccessControl>>) -> Self {
+    fn new(router: Router, limits: ClientLimits, access: Option<Arc<AccessControl>>) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(limits.request_header)
@@ -285,7 +285,7 @@ impl Connections {
             access,
             graceful: GracefulShutdown::new(),
             tasks: JoinSet::new(),
-            open: Open::default(),
+            open: OpenConnections::default(),
             opened: 0,
         }
     }
@@ -309,7 +309,7 @@ impl Connections {
     fn evict_idle_of(&self, address: IpAddr) -> bool {
         let network = network(address);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = |(_, handle): &(&u64, &Arc<Handle>)| handle.network == Some(network);
+        let own = |(_, handle): &(&u64, &Arc<ConnectionHandle>)| handle.network == Some(network);
         if open.iter().filter(own).count() < self.limits.connections_of_address {
             return true;
         }
@@ -339,33 +339,35 @@ impl Connections {
                     debug!(%error, "TCP_USER_TIMEOUT");
                 }
                 // The generation is known once its task runs.
-                let arrival = Arrival::Network { address, certificate: None, generation: 0 };
+                let arrival =
+                    ConnectionOrigin::Network { address, certificate: None, generation: 0 };
                 if self.evict_idle_of(address) {
                     self.open(stream, arrival);
                 }
             }
             Accepted::Control(stream) => match stream.peer_cred() {
-                Ok(peer) => self.open(stream, Arrival::Control { uid: peer.uid() }),
+                Ok(peer) => self.open(stream, ConnectionOrigin::Control { uid: peer.uid() }),
                 Err(error) => debug!(%error, "peer_cred"),
             },
         }
     }
 
-    fn open<S>(&mut self, stream: S, arrival: Arrival)
+    fn open<S>(&mut self, stream: S, arrival: ConnectionOrigin)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let address = match &arrival {
-            Arrival::Network { address, .. } => Some(*address),
-            Arrival::Control { .. } => None,
+            ConnectionOrigin::Network { address, .. } => Some(*address),
+            ConnectionOrigin::Control { .. } => None,
         };
-        let handle = Handle { network: address.map(network), ..Handle::default() };
+        let handle =
+            ConnectionHandle { network: address.map(network), ..ConnectionHandle::default() };
         let handle = Arc::new(handle);
         let id = self.opened;
         self.opened += 1;
         let guard = Registered { id, open: Arc::clone(&self.open) };
         self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::clone(&handle));
-        let serving = Serving {
+        let serving = ConnectionServer {
             http: self.http.clone(),
             router: self.router.clone(),
             graceful: self.graceful.watcher(),
@@ -421,15 +423,15 @@ impl Connections {
 }
 
 /// Serves one connection.
-struct Serving {
+struct ConnectionServer {
     http: http1::Builder,
     router: Router,
     graceful: Watcher,
     activity: Arc<Activity>,
 }
 
-impl Serving {
-    async fn serve<S>(self, stream: S, arrival: Arrival)
+impl ConnectionServer {
+    async fn serve<S>(self, stream: S, arrival: ConnectionOrigin)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -473,7 +475,7 @@ fn shown<S>(stream: &TlsStream<S>) -> Option<&[u8]> {
 /// Removes a connection from the list whenever its task ends.
 struct Registered {
     id: u64,
-    open: Open,
+    open: OpenConnections,
 }
 
 impl Drop for Registered {
@@ -485,7 +487,7 @@ impl Drop for Registered {
 /// The routes, with the arrival of each request, and a mark while one is served.
 fn answers(
     router: Router,
-    arrival: Arrival,
+    arrival: ConnectionOrigin,
     activity: Arc<Activity>,
 ) -> impl Service<
     Request<Incoming>,

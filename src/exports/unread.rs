@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
 use axum::response::Response;
 
-use super::admission::Arrival;
+use super::admission::ConnectionOrigin;
 use crate::access::network;
 
 /// Smaller responses do not count: connections are bounded, and the socket buffers as much.
@@ -18,45 +18,47 @@ const OF_ALL_BYTES: u64 = 32 << 20;
 
 /// Waiting bytes by address. A single response may exceed the limit.
 #[derive(Debug, Default)]
-pub(super) struct Unread {
-    waiting: Mutex<Waiting>,
+pub(super) struct UnreadLimit {
+    waiting: Mutex<UnreadBytes>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct UnreadBytes {
     bytes: u64,
     of: BTreeMap<IpAddr, u64>,
 }
 
 /// The body of a response, which counts until it is dropped.
-struct Counted {
+struct CountedBody {
     body: Bytes,
     bytes: u64,
     address: IpAddr,
-    unread: Arc<Unread>,
+    unread: Arc<UnreadLimit>,
 }
 
-impl AsRef<[u8]> for Counted {
+impl AsRef<[u8]> for CountedBody {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedBody {
     fn drop(&mut self) {
         self.unread.give_back(self.address, self.bytes);
     }
 }
 
-impl Unread {
+impl UnreadLimit {
     /// The response, counted until it is read. `None` if too much waits already.
     pub(super) async fn count(
         self: &Arc<Self>,
-        arrival: Option<&Arrival>,
+        arrival: Option<&ConnectionOrigin>,
         response: Response,
     ) -> Option<Response> {
         let bytes = response.body().size_hint().exact().unwrap_or(0);
-        let Some(Arrival::Network { address, .. }) = arrival else { return Some(response) };
+        let Some(ConnectionOrigin::Network { address, .. }) = arrival else {
+            return Some(response);
+        };
         if bytes < SMALL_BYTES {
             return Some(response);
         }
@@ -65,7 +67,7 @@ impl Unread {
             return None;
         }
         let unread = Arc::clone(self);
-        let mut counted = Counted { body: Bytes::new(), bytes, address, unread };
+        let mut counted = CountedBody { body: Bytes::new(), bytes, address, unread };
         let (head, body) = response.into_parts();
         // Responses are complete before they are sent.
         counted.body = to_bytes(body, usize::MAX).await.ok()?;
@@ -108,7 +110,7 @@ mod tests {
 
     #[test]
     fn unread_bytes_are_bounded_per_address_and_in_total_and_given_back() {
-        let unread = Unread::default();
+        let unread = UnreadLimit::default();
         let mib = 1 << 20;
         assert!((0..4).all(|_| unread.take(address(1), mib)));
         assert!(!unread.take(address(1), mib));

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::engines::loaders::{Loader, Residence, USUAL};
+use crate::engines::loaders::{Loader, USUAL, WeightResidence};
 use crate::engines::{ENGINES, EngineFacts, ShareOf, facts};
 use crate::model::EngineKind;
 pub use overheads::{ACTIVATION_BYTES, Overheads, Span};
@@ -91,7 +91,7 @@ pub struct Model {
 
 /// The engine, as far as its command says.
 #[derive(Clone, Copy, Debug)]
-pub struct Engine {
+pub struct FitEngine {
     /// `None` without a command.
     pub kind: Option<EngineKind>,
     /// How it reads weights.
@@ -113,13 +113,13 @@ pub struct Share {
     pub is_given: bool,
 }
 
-impl Default for Engine {
+impl Default for FitEngine {
     fn default() -> Self {
         Self { kind: None, loader: &USUAL, batch_tokens: None, share: None, profiles_media: false }
     }
 }
 
-impl Engine {
+impl FitEngine {
     /// The facts of the command's engine; without a command, of all engines.
     pub fn candidates(&self) -> impl Iterator<Item = &'static EngineFacts> {
         let kind = self.kind;
@@ -144,7 +144,7 @@ impl Engine {
 
 /// A node's memory, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct FitNode {
     /// The host name, or the address of a peer.
     pub name: Arc<str>,
     /// `MemTotal`.
@@ -161,7 +161,7 @@ pub struct Node {
 /// Whether it fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum FitVerdict {
     /// At the upper end of every range.
     Fits,
     /// At the lower end, but not at the upper end of every range.
@@ -172,7 +172,7 @@ pub enum Verdict {
     Unknown,
 }
 
-/// Why the verdict is not [`Verdict::Fits`].
+/// Why the verdict is not [`FitVerdict::Fits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -243,7 +243,7 @@ pub struct Fit {
     /// Whether it fits or is tight on each node.
     pub fits: bool,
     /// The verdict for all nodes.
-    pub verdict: Verdict,
+    pub verdict: FitVerdict,
     /// Why it is not better.
     pub causes: Vec<Cause>,
     /// Whether it would fit with a utilization of its own for each node.
@@ -271,9 +271,16 @@ pub struct Fit {
 }
 
 /// Computes whether it fits. `None` without a node.
-pub fn fit(model: &Model, engine: &Engine, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> {
-    let needs: Vec<Needs> =
-        nodes.iter().map(|node| Needs::of(model, engine, overheads, node, nodes.len())).collect();
+pub fn fit(
+    model: &Model,
+    engine: &FitEngine,
+    overheads: &Overheads,
+    nodes: &[FitNode],
+) -> Option<Fit> {
+    let needs: Vec<EngineNeeds> = nodes
+        .iter()
+        .map(|node| EngineNeeds::of(model, engine, overheads, node, nodes.len()))
+        .collect();
     let mut each: Vec<NodeFit> =
         needs.iter().zip(nodes).map(|(needs, node)| needs.node_fit(node)).collect();
     let vllm_utilization = least(&each, |node| node.vllm_utilization);
@@ -295,20 +302,25 @@ pub fn fit(model: &Model, engine: &Engine, overheads: &Overheads, nodes: &[Node]
     let weakest = each.iter().min_by_key(|node| {
         (node.kv_available_bytes, utilization(node), u64::MAX - node.lacks_bytes)
     })?;
-    let static_share = |(needs, node): (&Needs, &Node)| {
+    let static_share = |(needs, node): (&EngineNeeds, &FitNode)| {
         share_up(needs.resident.saturating_add(needs.kv.unwrap_or(0)), node.seen_most_bytes)
     };
     let sglang_least = needs.iter().zip(nodes).map(static_share).fold(0.0, f64::max);
     let sglang_fraction = least(&each, |node| node.sglang_fraction);
     let ends = if engine.takes_free_share() {
         // It takes its share of what is free then, whatever that is.
-        Ends { ceiling: 1.0, safe: sglang_fraction, least: sglang_least, possible: sglang_least }
+        ShareBounds {
+            ceiling: 1.0,
+            safe: sglang_fraction,
+            least: sglang_least,
+            possible: sglang_least,
+        }
     } else {
-        Ends { ceiling, safe: vllm_safe, least: vllm_least, possible: vllm_least_possible }
+        ShareBounds { ceiling, safe: vllm_safe, least: vllm_least, possible: vllm_least_possible }
     };
     let (verdict, causes) = verdict(model, engine, &needs, &each, &ends);
     Some(Fit {
-        fits: matches!(verdict, Verdict::Fits | Verdict::Tight),
+        fits: matches!(verdict, FitVerdict::Fits | FitVerdict::Tight),
         verdict,
         causes,
         fits_at_own_utilizations,
@@ -330,7 +342,7 @@ pub fn fit(model: &Model, engine: &Engine, overheads: &Overheads, nodes: &[Node]
 }
 
 /// Whether an engine refuses these nodes as unbalanced.
-fn is_unbalanced(nodes: &[Node]) -> bool {
+fn is_unbalanced(nodes: &[FitNode]) -> bool {
     let seen = |of: fn(u64, u64) -> u64| nodes.iter().map(|node| node.seen_most_bytes).reduce(of);
     let Some((lowest, highest)) = seen(u64::min).zip(seen(u64::max)) else { return false };
     let mut balances = ENGINES.iter().filter_map(|facts| facts.balance);
@@ -342,7 +354,7 @@ fn least(nodes: &[NodeFit], of: fn(&NodeFit) -> f64) -> f64 {
 }
 
 /// The shares between which a command's own must be.
-struct Ends {
+struct ShareBounds {
     /// The largest that any report makes possible.
     ceiling: f64,
     /// The largest that leaves memory for all else.
@@ -356,14 +368,14 @@ struct Ends {
 /// The verdict, and why it is not better.
 fn verdict(
     model: &Model,
-    engine: &Engine,
-    needs: &[Needs],
+    engine: &FitEngine,
+    needs: &[EngineNeeds],
     nodes: &[NodeFit],
-    ends: &Ends,
-) -> (Verdict, Vec<Cause>) {
+    ends: &ShareBounds,
+) -> (FitVerdict, Vec<Cause>) {
     let loader = engine.loader;
     if loader.peak_percent.is_none() {
-        return (Verdict::Unknown, vec![Cause::Loader]);
+        return (FitVerdict::Unknown, vec![Cause::Loader]);
     }
     let (mut never, mut perhaps) = (Vec::new(), Vec::new());
     let mut judge = |cause, is_impossible: bool, is_sure: bool| {
@@ -373,7 +385,7 @@ fn verdict(
             perhaps.push(cause);
         }
     };
-    let over = |bytes: fn(&Needs) -> u64| needs.iter().any(|one| bytes(one) > one.available);
+    let over = |bytes: fn(&EngineNeeds) -> u64| needs.iter().any(|one| bytes(one) > one.available);
     judge(
         Cause::Memory,
         nodes.iter().any(|node| node.lacks_bytes > 0),
@@ -390,19 +402,19 @@ fn verdict(
     }
     judge(Cause::Batch, false, engine.batch_tokens.is_none_or(|tokens| tokens <= RAN_BATCH));
     judge(Cause::Profiling, false, !engine.may_profile_media());
-    let is_mapping = loader.residence == Residence::Mapped && model.mapped_bytes.is_none();
+    let is_mapping = loader.residence == WeightResidence::Mapped && model.mapped_bytes.is_none();
     match (never.is_empty(), perhaps.is_empty()) {
         (false, _) if is_mapping && never.contains(&Cause::Memory) => {
-            (Verdict::Unknown, vec![Cause::Mapping])
+            (FitVerdict::Unknown, vec![Cause::Mapping])
         }
-        (false, _) => (Verdict::DoesNotFit, never),
-        (true, false) => (Verdict::Tight, perhaps),
-        (true, true) => (Verdict::Fits, Vec::new()),
+        (false, _) => (FitVerdict::DoesNotFit, never),
+        (true, false) => (FitVerdict::Tight, perhaps),
+        (true, true) => (FitVerdict::Fits, Vec::new()),
     }
 }
 
 /// What the engine needs on a node, in bytes.
-struct Needs {
+struct EngineNeeds {
     total: u64,
     available: u64,
     seen_least: u64,
@@ -422,12 +434,12 @@ struct Needs {
     ceiling: f64,
 }
 
-impl Needs {
+impl EngineNeeds {
     fn of(
         model: &Model,
-        engine: &Engine,
+        engine: &FitEngine,
         overheads: &Overheads,
-        node: &Node,
+        node: &FitNode,
         count: usize,
     ) -> Self {
         let count = count.max(1) as u64;
@@ -500,7 +512,7 @@ impl Needs {
     }
 
     /// Memory for the KV cache with the most work.
-    fn kv_available(&self, engine: &Engine, utilization: f64) -> u64 {
+    fn kv_available(&self, engine: &FitEngine, utilization: f64) -> u64 {
         let usable = if engine.takes_common_share() {
             let share = engine.share.map_or(utilization, |share| share.value.min(utilization));
             usable_bytes(share, self.total)
@@ -510,7 +522,7 @@ impl Needs {
         usable.saturating_sub(self.resident.saturating_add(self.work.most))
     }
 
-    fn node_fit(&self, node: &Node) -> NodeFit {
+    fn node_fit(&self, node: &FitNode) -> NodeFit {
         let budget = self.budget();
         // vLLM refuses to start if less is available then.
         let found = self.seen_least.saturating_sub(self.processes.most);

@@ -1,6 +1,6 @@
 //! What an engine takes beside weights and KV cache, as ranges of what reports measured.
 
-use super::Engine;
+use super::FitEngine;
 
 const GIB: u64 = 1 << 30;
 
@@ -77,7 +77,7 @@ impl Overheads {
         self.processes_bytes.map_or_else(usual, Span::exact)
     }
 
-    pub(super) fn work(&self, engine: &Engine, total: u64) -> Span {
+    pub(super) fn work(&self, engine: &FitEngine, total: u64) -> Span {
         if let Some(bytes) = self.work_bytes {
             return Span::exact(bytes);
         }

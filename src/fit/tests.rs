@@ -4,8 +4,8 @@ use super::*;
 
 const GIB: u64 = 1 << 30;
 
-fn node(name: &str, total: u64, available: u64) -> Node {
-    Node {
+fn node(name: &str, total: u64, available: u64) -> FitNode {
+    FitNode {
         name: name.into(),
         total_bytes: total,
         available_bytes: available,
@@ -14,7 +14,7 @@ fn node(name: &str, total: u64, available: u64) -> Node {
     }
 }
 
-fn spark(name: &str, available_gib: u64) -> Node {
+fn spark(name: &str, available_gib: u64) -> FitNode {
     node(name, 121 * GIB, available_gib * GIB)
 }
 
@@ -28,8 +28,8 @@ fn model(weights_gib: u64, token: Option<(u64, u32)>, tokens: Option<u64>) -> Mo
     }
 }
 
-fn fit(model: &Model, overheads: &Overheads, nodes: &[Node]) -> Option<Fit> {
-    super::fit(model, &Engine::default(), overheads, nodes)
+fn fit(model: &Model, overheads: &Overheads, nodes: &[FitNode]) -> Option<Fit> {
+    super::fit(model, &FitEngine::default(), overheads, nodes)
 }
 
 fn exact(processes_gib: u64, work_gib: u64, headroom_gib: u64) -> Overheads {
@@ -66,7 +66,7 @@ fn missing_memory_is_reported_per_node() {
     assert!(!fit.fits && fit.is_unbalanced);
     // 65 of weights, 4 of work, 9 of processes and 4 of headroom, of 60.
     assert_eq!((fit.nodes[0].lacks_bytes, fit.nodes[1].lacks_bytes), (0, 22 * GIB));
-    assert_eq!((fit.verdict, &*fit.causes), (Verdict::DoesNotFit, &[Cause::Memory][..]));
+    assert_eq!((fit.verdict, &*fit.causes), (FitVerdict::DoesNotFit, &[Cause::Memory][..]));
     assert_eq!((&*fit.weakest, fit.most_tokens), ("two", None));
 }
 
@@ -82,11 +82,11 @@ fn an_indivisible_cache_is_on_each_node() {
 
 #[test]
 fn vllm_gets_at_most_the_available_memory() {
-    let reserved = Node { seen_least_bytes: 90 * GIB, ..spark("one", 117) };
+    let reserved = FitNode { seen_least_bytes: 90 * GIB, ..spark("one", 117) };
     let fit = fit(&model(80, None, None), &exact(9, 4, 4), &[reserved]).unwrap();
     assert_eq!(fit.vllm_utilization, 0.66, "81 of 121 GiB");
     // It may see more.
-    assert_eq!((fit.verdict, fit.nodes[0].lacks_bytes), (Verdict::Tight, 0));
+    assert_eq!((fit.verdict, fit.nodes[0].lacks_bytes), (FitVerdict::Tight, 0));
     assert!(fit.nodes[0].may_lack_bytes > 3 * GIB && fit.nodes[0].may_lack_bytes < 5 * GIB);
 }
 
@@ -95,10 +95,10 @@ fn overheads_scale_with_the_size_of_the_node() {
     let small = node("orin", 8 * GIB, 7 * GIB);
     let fit = fit(&model(3, None, None), &Overheads::default(), &[small]).unwrap();
     assert!(fit.fits);
-    assert_eq!(fit.verdict, Verdict::Fits);
+    assert_eq!(fit.verdict, FitVerdict::Fits);
     assert!(fit.nodes[0].kv_available_bytes > GIB, "{fit:?}");
     assert_eq!(
-        super::fit(&model(3, None, None), &Engine::default(), &Overheads::default(), &[]),
+        super::fit(&model(3, None, None), &FitEngine::default(), &Overheads::default(), &[]),
         None
     );
 }
@@ -130,14 +130,14 @@ fn the_ends_of_the_ranges_divide_the_verdicts() {
         fit(&model(weights_gib, None, None), &given, &nodes).unwrap().verdict
     };
     let usual = Overheads::default();
-    assert_eq!(verdict(60, usual), Verdict::Fits);
-    assert_eq!(verdict(74, usual), Verdict::Tight);
-    assert_eq!(verdict(109, usual), Verdict::Tight);
-    assert_eq!(verdict(112, usual), Verdict::DoesNotFit);
+    assert_eq!(verdict(60, usual), FitVerdict::Fits);
+    assert_eq!(verdict(74, usual), FitVerdict::Tight);
+    assert_eq!(verdict(109, usual), FitVerdict::Tight);
+    assert_eq!(verdict(112, usual), FitVerdict::DoesNotFit);
     // What is measured makes it exact.
     let measured = Overheads { work_bytes: Some(6 * GIB), growth_bytes: Some(2 * GIB), ..usual };
-    assert_eq!(verdict(85, measured), Verdict::Fits);
-    assert_eq!(verdict(109, measured), Verdict::DoesNotFit);
+    assert_eq!(verdict(85, measured), FitVerdict::Fits);
+    assert_eq!(verdict(109, measured), FitVerdict::DoesNotFit);
 }
 
 #[test]
@@ -170,9 +170,9 @@ proptest! {
         };
         let [processes_bytes, work_bytes, growth_bytes, headroom_bytes] = given;
         let overheads = Overheads { processes_bytes, work_bytes, growth_bytes, headroom_bytes };
-        let nodes: Vec<Node> = nodes
+        let nodes: Vec<FitNode> = nodes
             .into_iter()
-            .map(|(total_bytes, available_bytes, seen_least_bytes, seen_most_bytes)| Node {
+            .map(|(total_bytes, available_bytes, seen_least_bytes, seen_most_bytes)| FitNode {
                 name: "n".into(), total_bytes, available_bytes, seen_least_bytes, seen_most_bytes,
             })
             .collect();
@@ -184,13 +184,13 @@ proptest! {
             prop_assert!(fit.vllm_utilization * node.total_bytes as f64
                 <= share.budget_bytes as f64 * (1.0 + 1e-9));
             let is_enough = share.budget_bytes >= share.weights_bytes;
-            let is_clear = fit.verdict == Verdict::Fits;
+            let is_clear = fit.verdict == FitVerdict::Fits;
             prop_assert!(!is_clear || is_enough);
             prop_assert!(!is_clear || fit.vllm_least <= fit.vllm_safe, "{fit:?}");
             prop_assert!(fit.vllm_safe <= fit.vllm_utilization);
             prop_assert!(fit.vllm_least_possible <= fit.vllm_least);
             prop_assert_eq!(fit.causes.is_empty(), is_clear);
-            prop_assert!(fit.fits || fit.verdict == Verdict::DoesNotFit);
+            prop_assert!(fit.fits || fit.verdict == FitVerdict::DoesNotFit);
         }
     }
 }

@@ -13,7 +13,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::conditions::second;
-use crate::model::{Happened, HappenedKind, HappenedLevel, Lease, LeaseState, Pod, bytes_text};
+use crate::model::{
+    Lease, LeaseState, Pod, RecentEvent, RecentEventKind, RecentEventLevel, bytes_text,
+};
 use crate::policy::status::Status;
 
 /// Events that wait for the API server.
@@ -41,12 +43,12 @@ const NODE_NAMESPACE: &str = "default";
 
 /// The object of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Object {
+pub(super) enum InvolvedObject {
     Node,
     Pod { namespace: String, name: String, uid: String },
 }
 
-impl Object {
+impl InvolvedObject {
     fn of(pod: &Pod) -> Self {
         let Pod { namespace, name, uid, .. } = pod;
         let [namespace, name, uid] = [namespace, name, uid].map(|text| text.to_string());
@@ -73,14 +75,14 @@ impl Object {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
-    object: Object,
+    object: InvolvedObject,
     reason: String,
     text: String,
 }
 
 /// An Event that is to be written.
 #[derive(Clone, Debug)]
-struct Waiting {
+struct PendingEvent {
     key: Key,
     is_warning: bool,
     times: u64,
@@ -91,7 +93,7 @@ struct Waiting {
 
 /// An Event that the server has.
 #[derive(Clone, Debug)]
-struct Known {
+struct KnownEvent {
     name: String,
     count: u64,
     written: Duration,
@@ -109,12 +111,12 @@ pub(super) struct Request {
 
 /// What is left of a limit that is filled again over time.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct EventBucket {
     left: f64,
     since: Duration,
 }
 
-impl Bucket {
+impl EventBucket {
     fn full(now: Duration) -> Self {
         Self { left: MOST_AT_ONCE, since: now }
     }
@@ -131,12 +133,12 @@ impl Bucket {
 #[derive(Debug)]
 pub(super) struct EventBook {
     node: String,
-    waiting: VecDeque<Waiting>,
-    known: HashMap<Key, Known>,
-    buckets: HashMap<Object, Bucket>,
-    requests: Bucket,
+    waiting: VecDeque<PendingEvent>,
+    known: HashMap<Key, KnownEvent>,
+    buckets: HashMap<InvolvedObject, EventBucket>,
+    requests: EventBucket,
     /// Of each text the times that have been taken, and when it was last.
-    taken: HashMap<(HappenedKind, String), (Timestamp, u64)>,
+    taken: HashMap<(RecentEventKind, String), (Timestamp, u64)>,
     /// What was said last of each start.
     starts: HashMap<Arc<str>, Key>,
     since: Timestamp,
@@ -151,7 +153,7 @@ impl EventBook {
             waiting: VecDeque::new(),
             known: HashMap::new(),
             buckets: HashMap::new(),
-            requests: Bucket::full(Duration::ZERO),
+            requests: EventBucket::full(Duration::ZERO),
             taken: HashMap::new(),
             starts: HashMap::new(),
             since,
@@ -171,12 +173,12 @@ impl EventBook {
                 _ => entry.times,
             };
             self.taken.insert((entry.kind, entry.text.clone()), (entry.at, entry.times));
-            let pod = pod_of(entry, status).map(|pod| Object::of(&pod));
-            for object in [Some(Object::Node), pod].into_iter().flatten() {
+            let pod = pod_of(entry, status).map(|pod| InvolvedObject::of(&pod));
+            for object in [Some(InvolvedObject::Node), pod].into_iter().flatten() {
                 let key = Key { object, reason: reason(entry), text: entry.text.clone() };
-                let is_warning = entry.level != HappenedLevel::Info;
+                let is_warning = entry.level != RecentEventLevel::Info;
                 let at = entry.at;
-                self.add(Waiting { key, is_warning, times, at, refused_until: None }, now);
+                self.add(PendingEvent { key, is_warning, times, at, refused_until: None }, now);
             }
         }
         self.take_leases(status, now);
@@ -192,18 +194,18 @@ impl EventBook {
         for lease in status.leases.iter() {
             let Some(pod) = &lease.request.pod else { continue };
             let (reason, text) = start_text(lease, &self.node);
-            let key = Key { object: Object::of(pod), reason: reason.to_owned(), text };
+            let key = Key { object: InvolvedObject::of(pod), reason: reason.to_owned(), text };
             if self.starts.get(&lease.request.id) != Some(&key) {
                 let at = status.at.utc;
                 let (key, is_warning) = (key.clone(), false);
-                self.add(Waiting { key, is_warning, times: 1, at, refused_until: None }, now);
+                self.add(PendingEvent { key, is_warning, times: 1, at, refused_until: None }, now);
             }
             starts.insert(Arc::clone(&lease.request.id), key);
         }
         self.starts = starts;
     }
 
-    fn add(&mut self, event: Waiting, now: Duration) {
+    fn add(&mut self, event: PendingEvent, now: Duration) {
         let key = &event.key;
         if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.key == *key) {
             waiting.times += event.times;
@@ -221,11 +223,11 @@ impl EventBook {
         self.waiting.push_back(event);
     }
 
-    fn admits(&mut self, object: &Object, now: Duration) -> bool {
+    fn admits(&mut self, object: &InvolvedObject, now: Duration) -> bool {
         if self.buckets.len() > MOST_KNOWN {
             self.buckets.retain(|_, bucket| now.saturating_sub(bucket.since) < KNOWN_FOR);
         }
-        let bucket = self.buckets.entry(object.clone()).or_insert_with(|| Bucket::full(now));
+        let bucket = self.buckets.entry(object.clone()).or_insert_with(|| EventBucket::full(now));
         let admits = bucket.has_one(REFILLED_EVERY, now);
         if admits {
             bucket.left -= 1.0;
@@ -240,12 +242,12 @@ impl EventBook {
         if !self.requests.has_one(REQUESTED_EVERY, now) {
             return None;
         }
-        let is_due = |waiting: &Waiting| {
+        let is_due = |waiting: &PendingEvent| {
             let known = self.known.get(&waiting.key);
             waiting.refused_until.is_none_or(|until| now >= until)
                 && known.is_none_or(|known| now.saturating_sub(known.written) >= UPDATED_EVERY)
         };
-        let order = |waiting: &Waiting| {
+        let order = |waiting: &PendingEvent| {
             (waiting.refused_until.is_some(), self.known.contains_key(&waiting.key))
         };
         let due = self.waiting.iter().enumerate().filter(|(_, waiting)| is_due(waiting));
@@ -257,8 +259,8 @@ impl EventBook {
         Some(request)
     }
 
-    fn request(&self, waiting: &Waiting) -> Request {
-        let Waiting { key, is_warning, times, at, .. } = waiting;
+    fn request(&self, waiting: &PendingEvent) -> Request {
+        let PendingEvent { key, is_warning, times, at, .. } = waiting;
         let (at, namespace) = (second(*at), key.object.namespace().to_owned());
         if let Some(known) = self.known.get(key) {
             let count = known.count + times;
@@ -291,7 +293,7 @@ impl EventBook {
         if self.known.len() >= MOST_KNOWN {
             self.known.clear();
         }
-        self.known.insert(waiting.key, Known { name, count: request.count, written: now });
+        self.known.insert(waiting.key, KnownEvent { name, count: request.count, written: now });
     }
 
     /// The Event that it was to change has expired: the next request writes a new one.
@@ -339,24 +341,24 @@ fn start_text(lease: &Lease, node: &str) -> (&'static str, String) {
 }
 
 /// Whether people of a cluster want to know: what needs attention, and the end of an alert.
-fn is_for_people(entry: &Happened) -> bool {
-    entry.level != HappenedLevel::Info || entry.kind == HappenedKind::Alert
+fn is_for_people(entry: &RecentEvent) -> bool {
+    entry.level != RecentEventLevel::Info || entry.kind == RecentEventKind::Alert
 }
 
 /// One word, as other Events have: the alert's name, or the kind.
-fn reason(entry: &Happened) -> String {
+fn reason(entry: &RecentEvent) -> String {
     let alert = entry.rule.as_deref().and_then(|rule| rule.rsplit('/').next());
     let alert: String =
         alert.unwrap_or_default().chars().filter(char::is_ascii_alphanumeric).collect();
     match (alert.is_empty(), entry.kind) {
         (false, _) => alert.chars().take(128).collect(),
-        (true, HappenedKind::Decision) => "Remedy".to_owned(),
+        (true, RecentEventKind::Decision) => "Remedy".to_owned(),
         (true, _) => "UnifiedMemory".to_owned(),
     }
 }
 
 /// The pod of the engine that it is about.
-fn pod_of(entry: &Happened, status: &Status) -> Option<Pod> {
+fn pod_of(entry: &RecentEvent, status: &Status) -> Option<Pod> {
     let name = entry.engine.as_deref()?;
     let mut engines = status.engines.iter();
     let engine = engines.find(|engine| *engine.engine.name == *name)?;

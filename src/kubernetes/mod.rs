@@ -24,7 +24,7 @@ use crate::model::{KubernetesSettings, Moment};
 use crate::policy::status::Status;
 pub use conditions::has_settled;
 use publisher::Publisher;
-pub use tally::Tally;
+pub use tally::KubernetesTally;
 
 /// Between two readings of the snapshot.
 const TURN: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ pub struct KubernetesSetup {
 /// The loop's handle of the thread.
 #[derive(Debug)]
 pub struct Kubernetes {
-    tally: Option<Arc<Tally>>,
+    tally: Option<Arc<KubernetesTally>>,
     end: watch::Sender<bool>,
     ended: Option<Receiver<()>>,
 }
@@ -60,7 +60,7 @@ impl Kubernetes {
     /// # Errors
     /// The thread or its runtime cannot be created.
     pub fn start(setup: KubernetesSetup) -> io::Result<Self> {
-        let tally = Arc::new(Tally::default());
+        let tally = Arc::new(KubernetesTally::default());
         let (end, mut ending) = watch::channel(false);
         let (done, ended) = channel();
         // Only name resolution needs another thread, and it may hang.
@@ -93,7 +93,7 @@ impl Kubernetes {
     }
 
     /// Counters of requests. `None` without a cluster.
-    pub fn tally(&self) -> Option<&Arc<Tally>> {
+    pub fn tally(&self) -> Option<&Arc<KubernetesTally>> {
         self.tally.as_ref()
     }
 

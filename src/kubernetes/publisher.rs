@@ -9,7 +9,7 @@ use super::backoff::Backoff;
 use super::conditions::{self, ConditionState, as_json};
 use super::events::EventBook;
 use super::resource::Requestable;
-use super::{KubernetesSetup, Tally};
+use super::{KubernetesSetup, KubernetesTally};
 use crate::clients::kubernetes::{ApiError, NodeApi, Reported, node_name};
 use crate::model::{KubernetesSettings, Moment};
 use crate::policy::status::Status;
@@ -32,7 +32,7 @@ const RESOURCE_SETTLES: Duration = Duration::from_secs(30);
 
 /// What was reported last.
 #[derive(Debug, Default)]
-struct Report {
+struct PublishedState {
     states: Vec<ConditionState>,
     /// As the server has them; `None`: not known yet.
     reported: Option<Vec<Reported>>,
@@ -45,8 +45,8 @@ struct Report {
 pub(super) struct Publisher {
     setup: KubernetesSetup,
     api: Option<NodeApi>,
-    tally: Arc<Tally>,
-    report: Report,
+    tally: Arc<KubernetesTally>,
+    report: PublishedState,
     requestable: Requestable,
     /// A new figure of memory, and since when.
     settling: Option<(u64, Duration)>,
@@ -58,12 +58,12 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    pub(super) fn new(setup: KubernetesSetup, tally: Arc<Tally>) -> Self {
+    pub(super) fn new(setup: KubernetesSetup, tally: Arc<KubernetesTally>) -> Self {
         let node = node_name(&setup.settings.access);
         Self {
             api: None,
             tally,
-            report: Report::default(),
+            report: PublishedState::default(),
             requestable: Requestable::default(),
             settling: None,
             of_status: Backoff::default(),
@@ -139,7 +139,8 @@ impl Publisher {
         }
         self.ask(now, async |api| api.patch_status(patch).await).await?;
         let reported = conditions.iter().filter_map(Reported::read).collect();
-        self.report = Report { states, reported: Some(reported), mebibytes, at: Some(now.uptime) };
+        self.report =
+            PublishedState { states, reported: Some(reported), mebibytes, at: Some(now.uptime) };
         Ok(true)
     }
 
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
     use crate::clients::kubernetes::scripted::serve;
     use crate::kubernetes::events::tests::of_an_engine_that_died;
-    use crate::model::Happened;
+    use crate::model::RecentEvent;
 
     /// One node's requests for conditions, second by second.
     struct Node {
@@ -310,8 +311,12 @@ mod tests {
         Moment { uptime: Duration::from_secs(1_000), utc: jiff::Timestamp::UNIX_EPOCH }
     }
 
-    fn publisher(settings: KubernetesSettings, status: Status) -> (Publisher, Arc<Tally>) {
-        let (status, tally) = (Arc::new(ArcSwap::from_pointee(status)), Arc::<Tally>::default());
+    fn publisher(
+        settings: KubernetesSettings,
+        status: Status,
+    ) -> (Publisher, Arc<KubernetesTally>) {
+        let (status, tally) =
+            (Arc::new(ArcSwap::from_pointee(status)), Arc::<KubernetesTally>::default());
         let setup = KubernetesSetup { settings, status, clock: now };
         (Publisher::new(setup, Arc::clone(&tally)), tally)
     }
@@ -346,7 +351,7 @@ mod tests {
             });
             let mut status = of_an_engine_that_died();
             let died = status.happened[0].clone();
-            let later = Happened { text: "Xid 31".to_owned(), engine: None, ..died.clone() };
+            let later = RecentEvent { text: "Xid 31".to_owned(), engine: None, ..died.clone() };
             status.happened = [later, died].into();
             let settings = KubernetesSettings {
                 access,

@@ -7,14 +7,14 @@ const NEVER: i64 = i64::MIN;
 
 /// Counters that both threads use.
 #[derive(Debug)]
-pub struct Tally {
+pub struct KubernetesTally {
     succeeded: AtomicU64,
     failed: AtomicU64,
     dropped_events: AtomicU64,
     last_success_ms: AtomicI64,
 }
 
-impl Default for Tally {
+impl Default for KubernetesTally {
     fn default() -> Self {
         Self {
             succeeded: AtomicU64::new(0),
@@ -25,7 +25,7 @@ impl Default for Tally {
     }
 }
 
-impl Tally {
+impl KubernetesTally {
     /// Counts a request.
     pub fn asked(&self, is_success: bool, utc_ms: i64) {
         if is_success {

@@ -14,7 +14,8 @@ use nvml_wrapper::error::NvmlError;
 
 use crate::model::{GpuDevice, GpuPicture};
 use crate::parse::gpu::{
-    Lack, MAX_DEVICES, MAX_REQUEST_BYTES, QueryResult, Request, Response, Unavailable, VERSION, cut,
+    GpuRequest, MAX_DEVICES, MAX_REQUEST_BYTES, MissingGpuPart, QueryResult, Response, Unavailable,
+    VERSION, cut,
 };
 use crate::sys::nvml::InstanceNumbers;
 
@@ -55,13 +56,13 @@ pub fn serve(library: Option<&Path>, mut from: impl BufRead, mut to: impl Write)
     Ok(())
 }
 
-fn next(from: &mut impl BufRead) -> io::Result<Option<Request>> {
+fn next(from: &mut impl BufRead) -> io::Result<Option<GpuRequest>> {
     let mut line = Vec::new();
     from.take(MAX_REQUEST_BYTES as u64).read_until(b'\n', &mut line)?;
     if line.is_empty() {
         return Ok(None);
     }
-    let request: Request = serde_json::from_slice(&line)?;
+    let request: GpuRequest = serde_json::from_slice(&line)?;
     match request.version {
         VERSION => Ok(Some(request)),
         other => {
@@ -101,7 +102,10 @@ impl Driver {
             }
         }
         let why = not_found.unwrap_or_default();
-        Err(Unavailable { kind: Lack::Library, why: format!("cannot load NVML: {why}").into() })
+        Err(Unavailable {
+            kind: MissingGpuPart::Library,
+            why: format!("cannot load NVML: {why}").into(),
+        })
     }
 
     fn picture(&self) -> Result<GpuPicture, Unavailable> {
@@ -132,8 +136,8 @@ impl Driver {
 /// Why the driver is unavailable.
 fn lack(what: &str, library: &OsStr, error: &NvmlError) -> Unavailable {
     let kind = match error {
-        NvmlError::DriverNotLoaded => Lack::Driver,
-        _ => Lack::Usable,
+        NvmlError::DriverNotLoaded => MissingGpuPart::Driver,
+        _ => MissingGpuPart::Usable,
     };
     let library = library.to_string_lossy();
     let of = if library.is_empty() { String::new() } else { format!(" through {library}") };

@@ -11,7 +11,7 @@ use prost::Message as _;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::tally::Tally;
+use super::tally::OtlpTally;
 use crate::clients::collector::{Collector, CollectorResponse};
 use crate::clients::http::HttpError;
 use crate::model::{ExportResult, Moment, Signal, counted};
@@ -44,7 +44,7 @@ pub(super) struct Delivery {
     pub(super) signal: Signal,
     pub(super) collector: Collector,
     pub(super) timeout: Duration,
-    pub(super) tally: Arc<Tally>,
+    pub(super) tally: Arc<OtlpTally>,
     pub(super) clock: fn() -> Moment,
     pub(super) ending: watch::Receiver<bool>,
     pub(super) log: DeliveryLog,
@@ -233,11 +233,11 @@ mod tests {
     use opentelemetry_proto::tonic::collector::trace::v1::ExportTracePartialSuccess;
 
     use super::*;
-    use crate::clients::http::Answer;
+    use crate::clients::http::HttpResponse;
 
     fn of(status: u16, body: &[u8]) -> (ExportResult, u64) {
         let (body, is_page) = (body.to_vec(), body.starts_with(b"<"));
-        let answer = Answer { status, body, is_cut: false };
+        let answer = HttpResponse { status, body, is_cut: false };
         let response = CollectorResponse { answer, is_page, retry_after: None };
         let (result, rejected, _) = classify(Signal::Traces, Ok(&response));
         (result, rejected)

@@ -35,12 +35,12 @@ pub(super) struct Exporter {
     scope: InstrumentationScope,
     /// Positions in the table of all metrics, by name.
     positions: BTreeMap<&'static str, usize>,
-    runs: BTreeMap<SeriesKey, Run>,
+    runs: BTreeMap<SeriesKey, CounterRun>,
 }
 
 /// A counter since it last fell.
 #[derive(Clone, Copy)]
-struct Run {
+struct CounterRun {
     began: u64,
     last: f64,
 }
@@ -107,7 +107,7 @@ impl Exporter {
         &mut self,
         status: &Status,
         point: &Point<'_>,
-        before: &mut BTreeMap<SeriesKey, Run>,
+        before: &mut BTreeMap<SeriesKey, CounterRun>,
     ) -> u64 {
         let now = nanos(status.at.utc);
         let (key, run) = before
@@ -118,7 +118,7 @@ impl Exporter {
             Some(_) => now,
             None => nanos(first_began(status, point).unwrap_or(status.at.utc)),
         };
-        self.runs.insert(key, Run { began, last: point.value });
+        self.runs.insert(key, CounterRun { began, last: point.value });
         began
     }
 

@@ -27,7 +27,7 @@ use crate::clients::collector::CollectorEndpoint;
 use crate::model::{Moment, Signal};
 use crate::policy::status::Status;
 use crate::traces::TraceInput;
-pub use tally::Tally;
+pub use tally::OtlpTally;
 
 /// Journal entries that wait for the thread.
 const MOST_PENDING: usize = 1024;
@@ -60,7 +60,7 @@ pub struct OtlpSetup {
 pub struct Otlp {
     /// `None` if the exporter is off or exports no traces.
     to: Option<mpsc::Sender<TraceInput>>,
-    tally: Option<Arc<Tally>>,
+    tally: Option<Arc<OtlpTally>>,
     end: watch::Sender<bool>,
     ended: Option<Receiver<()>>,
 }
@@ -83,7 +83,7 @@ impl Otlp {
     /// # Errors
     /// The thread or its runtime cannot be created.
     pub fn start(setup: OtlpSetup) -> io::Result<Self> {
-        let tally = Arc::new(Tally::default());
+        let tally = Arc::new(OtlpTally::default());
         let (to, inputs) = mpsc::channel(MOST_PENDING);
         let (end, ending) = watch::channel(false);
         let (done, ended) = channel();
@@ -116,7 +116,7 @@ impl Otlp {
     }
 
     /// Counters of the exporter. `None` if it is off.
-    pub fn tally(&self) -> Option<&Arc<Tally>> {
+    pub fn tally(&self) -> Option<&Arc<OtlpTally>> {
         self.tally.as_ref()
     }
 

@@ -14,13 +14,13 @@ pub(super) const MOST_BYTES: usize = 2 << 20;
 const BATCH_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct TraceQueue {
     waiting: VecDeque<(Trace, usize)>,
     bytes: usize,
     spans: usize,
 }
 
-impl Queue {
+impl TraceQueue {
     /// Adds a trace. Returns the number of dropped spans.
     pub(super) fn push(&mut self, trace: Trace) -> usize {
         let bytes = trace.iter().map(weight).sum();

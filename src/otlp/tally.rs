@@ -9,14 +9,14 @@ const NEVER: i64 = i64::MIN;
 
 /// Counters that both threads use.
 #[derive(Debug)]
-pub struct Tally {
+pub struct OtlpTally {
     exports: [[AtomicU64; ExportResult::ALL.len()]; Signal::ALL.len()],
     dropped: [AtomicU64; Signal::ALL.len()],
     last_success_ms: [AtomicI64; Signal::ALL.len()],
     waiting_spans: AtomicU64,
 }
 
-impl Default for Tally {
+impl Default for OtlpTally {
     fn default() -> Self {
         Self {
             exports: Default::default(),
@@ -27,7 +27,7 @@ impl Default for Tally {
     }
 }
 
-impl Tally {
+impl OtlpTally {
     /// Counts a request with this result.
     pub(super) fn exported(&self, signal: Signal, result: ExportResult, utc_ms: i64) {
         if let Some(counter) = self.exports[signal as usize].get(result as usize) {

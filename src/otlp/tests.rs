@@ -6,7 +6,7 @@ use opentelemetry_proto::tonic::metrics::v1::{metric, number_data_point};
 use opentelemetry_sdk::trace::SpanData;
 
 use super::metrics::{Batch, Exporter};
-use super::queue::{MOST_BYTES, Queue};
+use super::queue::{MOST_BYTES, TraceQueue};
 use super::resource::resource;
 use crate::model::{
     Action, Decision, DecisionId, DecisionRecord, METRICS, Mode, Moment, Reading, RuleId,
@@ -178,7 +178,7 @@ fn trace(id: u64, message: &str) -> Trace {
 
 #[test]
 fn the_oldest_traces_are_dropped_and_counted() {
-    let mut queue = Queue::default();
+    let mut queue = TraceQueue::default();
     let spans = trace(0, "").len();
     let mut dropped = 0;
     for id in 0..5000 {

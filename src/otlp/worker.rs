@@ -15,9 +15,9 @@ use tokio::time::timeout;
 use super::OtlpSetup;
 use super::delivery::{Delivered, Delivery, DeliveryLog, FLUSH_TAKES, spread, until_end};
 use super::metrics::Exporter;
-use super::queue::Queue;
+use super::queue::TraceQueue;
 use super::resource::resource;
-use super::tally::Tally;
+use super::tally::OtlpTally;
 use crate::clients::collector::Collector;
 use crate::model::Signal;
 use crate::traces::{Trace, TraceInput, Tracer};
@@ -31,15 +31,15 @@ const FIRST_WITHIN: Duration = Duration::from_secs(2);
 /// A message that the collector rejects this often is dropped.
 const MOST_ATTEMPTS: u32 = 20;
 
-struct Shared {
-    queue: RefCell<Queue>,
+struct OtlpShared {
+    queue: RefCell<TraceQueue>,
     news: Notify,
     /// No trace is added any more.
     is_complete: Cell<bool>,
-    tally: Arc<Tally>,
+    tally: Arc<OtlpTally>,
 }
 
-impl Shared {
+impl OtlpShared {
     fn push(&self, traces: Vec<Trace>) {
         if traces.is_empty() {
             return;
@@ -67,9 +67,9 @@ pub(super) async fn run(
     setup: OtlpSetup,
     inputs: mpsc::Receiver<TraceInput>,
     ending: watch::Receiver<bool>,
-    tally: Arc<Tally>,
+    tally: Arc<OtlpTally>,
 ) {
-    let shared = Shared {
+    let shared = OtlpShared {
         queue: RefCell::default(),
         news: Notify::new(),
         is_complete: Cell::new(false),
@@ -105,7 +105,7 @@ async fn ends_within(time: Duration, ending: &mut watch::Receiver<bool>) -> bool
 
 async fn collect(
     setup: &OtlpSetup,
-    shared: &Shared,
+    shared: &OtlpShared,
     mut inputs: mpsc::Receiver<TraceInput>,
     mut ending: watch::Receiver<bool>,
 ) {
@@ -158,7 +158,7 @@ async fn send_metrics(setup: &OtlpSetup, mut delivery: Delivery) {
     }
 }
 
-async fn send_traces(setup: &OtlpSetup, shared: &Shared, mut delivery: Delivery) {
+async fn send_traces(setup: &OtlpSetup, shared: &OtlpShared, mut delivery: Delivery) {
     let resource = resource(&setup.node, &setup.resource);
     while !shared.is_complete.get() {
         shared.news.notified().await;
@@ -180,7 +180,7 @@ async fn send_traces(setup: &OtlpSetup, shared: &Shared, mut delivery: Delivery)
 }
 
 /// Sends until the message is accepted or given up. At the end of the program it is tried once.
-async fn send_one(shared: &Shared, delivery: &mut Delivery, message: Bytes, spans: u64) {
+async fn send_one(shared: &OtlpShared, delivery: &mut Delivery, message: Bytes, spans: u64) {
     let mut ending = delivery.ending.clone();
     for _ in 0..MOST_ATTEMPTS {
         let is_last = *ending.borrow();

@@ -67,7 +67,7 @@ fn an_inaccessible_file_is_a_pause_and_an_impossible_path_is_none() {
     let pause = PauseFile::new(&cycle.join("paused")).read().unwrap();
     assert!(pause.comment.contains("cannot check"), "{pause:?}");
     let long = PauseFile::new(&folder.path().join("x".repeat(300)));
-    assert!(matches!(long.check(), FileState::Doubtful(_)));
+    assert!(matches!(long.check(), PauseFileState::Doubtful(_)));
 
     fs::write(folder.path().join("file"), "").unwrap();
     for absent in ["missing/paused", "file/paused"] {

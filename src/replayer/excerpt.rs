@@ -10,7 +10,7 @@ use super::Replayer;
 use crate::files::open_regular;
 use crate::model::Moment;
 use crate::policy::status::Status;
-use crate::recording::{Begin, Entry, SegmentReader};
+use crate::recording::{RecordingEntry, SegmentBegin, SegmentReader};
 
 /// A replay begins so long before the requested time: sources are read every ten seconds at most,
 /// and the policy knows their series then.
@@ -54,7 +54,7 @@ pub fn replay(
     let needed = excerpt.from.and_then(|from| from.checked_sub(WARM_UP).ok());
     let first =
         needed.and_then(|needed| begins.iter().rposition(|(_, begin)| begin.at.utc <= needed));
-    let mut replay = Replay {
+    let mut replay = ExcerptReplay {
         replayer: Replayer::under_recorded_rules(),
         excerpt,
         status: None,
@@ -78,15 +78,15 @@ pub fn replay(
 }
 
 /// The first entry of a segment.
-fn begin_of(path: &Path) -> anyhow::Result<Begin> {
+fn begin_of(path: &Path) -> anyhow::Result<SegmentBegin> {
     let mut reader = SegmentReader::open(BufReader::new(open_regular(path)?))?;
     match reader.next_entry()? {
-        Some(Entry::Begin(begin)) => Ok(*begin),
+        Some(RecordingEntry::Begin(begin)) => Ok(*begin),
         _ => anyhow::bail!("it does not begin like a recording"),
     }
 }
 
-struct Replay<'r> {
+struct ExcerptReplay<'r> {
     replayer: Replayer,
     excerpt: &'r Excerpt,
     status: Option<Status>,
@@ -97,7 +97,7 @@ struct Replay<'r> {
     visit: &'r mut dyn FnMut(&Status) -> bool,
 }
 
-impl Replay<'_> {
+impl ExcerptReplay<'_> {
     /// Returns whether more is wanted. The newest block of the last file may not be on disk yet.
     fn file(&mut self, path: &Path, is_last: bool) -> anyhow::Result<bool> {
         let mut reader = SegmentReader::open(BufReader::new(open_regular(path)?))?;
@@ -107,11 +107,11 @@ impl Replay<'_> {
                 return Ok(false);
             }
             self.replayer.take(&entry)?;
-            if let Entry::Begin(begin) = &entry {
+            if let RecordingEntry::Begin(begin) = &entry {
                 self.started = begin.started.uptime;
                 self.status = None;
             }
-            if let Entry::Step(step) = &entry
+            if let RecordingEntry::Step(step) = &entry
                 && self.is_due(step.at)
             {
                 self.last = Some(step.at.utc);
@@ -144,7 +144,7 @@ pub fn last_step(path: &Path) -> Option<Timestamp> {
     let mut reader = SegmentReader::open(BufReader::new(open_regular(path).ok()?)).ok()?;
     let mut last = None;
     while let Ok(Some(entry)) = reader.next_entry() {
-        if let Entry::Step(step) = entry {
+        if let RecordingEntry::Step(step) = entry {
             last = Some(step.at.utc);
         }
     }

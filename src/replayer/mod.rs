@@ -8,12 +8,12 @@ use serde_json::Value;
 use crate::config::mistake::SourceText;
 use crate::config::overrides::{RuleOverride, apply_again};
 use crate::config::rules::parse_rules;
-use crate::model::{AlertChange, Moment, Observation, Past};
+use crate::model::{AlertChange, EarlierRuns, Moment, Observation};
 use crate::policy::guard::GuardRails;
 use crate::policy::rule::RuleSet;
 use crate::policy::status::Status;
 use crate::policy::{Policy, Step};
-use crate::recording::{Begin, Entry, RecordedRules};
+use crate::recording::{RecordedRules, RecordingEntry, SegmentBegin};
 
 pub use excerpt::{Excerpt, last_step, replay};
 
@@ -21,20 +21,20 @@ pub use excerpt::{Excerpt, last_step, replay};
 #[derive(Debug)]
 pub struct Replayer {
     given: Option<Vec<SourceText>>,
-    state: Option<State>,
+    state: Option<ReplayState>,
     is_cut: bool,
 }
 
 #[derive(Debug)]
-struct State {
+struct ReplayState {
     policy: Policy,
-    begin: Begin,
+    begin: SegmentBegin,
     is_whole: bool,
 }
 
 /// The result of an entry.
 #[derive(Debug, Default)]
-pub struct Stepped {
+pub struct StepOutcome {
     /// The policy's step.
     pub step: Step,
     /// Alerts that ended because their rules were replaced.
@@ -58,12 +58,12 @@ impl Replayer {
     ///
     /// # Errors
     /// If the rules have mistakes, or this build cannot use the recorded ones.
-    pub fn take(&mut self, entry: &Entry) -> anyhow::Result<Stepped> {
-        let mut stepped = Stepped::default();
+    pub fn take(&mut self, entry: &RecordingEntry) -> anyhow::Result<StepOutcome> {
+        let mut stepped = StepOutcome::default();
         match entry {
-            Entry::Begin(begin) => stepped = self.begin(begin)?,
-            Entry::Gap { .. } => self.cut(),
-            Entry::Reload { at, rules, .. } => {
+            RecordingEntry::Begin(begin) => stepped = self.begin(begin)?,
+            RecordingEntry::Gap { .. } => self.cut(),
+            RecordingEntry::Reload { at, rules, .. } => {
                 let set = self.rules(rules)?;
                 if let Some(state) = &mut self.state {
                     stepped.ended = state.policy.replace_rules(*at, rules.mode, &set);
@@ -73,7 +73,7 @@ impl Replayer {
                     state.begin.rules.clone_from(rules);
                 }
             }
-            Entry::Step(recorded) => {
+            RecordingEntry::Step(recorded) => {
                 if let Some(state) = &mut self.state {
                     stepped.step = state.policy.step(recorded.at, &recorded.seen);
                 }
@@ -83,7 +83,7 @@ impl Replayer {
     }
 
     /// Restores acts before `at` that are not in the recording.
-    pub fn resume(&mut self, at: Moment, past: &Past) {
+    pub fn resume(&mut self, at: Moment, past: &EarlierRuns) {
         if let Some(state) = &mut self.state {
             state.policy.resume(at, past);
         }
@@ -121,7 +121,7 @@ impl Replayer {
         self.state.is_some()
     }
 
-    fn begin(&mut self, begin: &Begin) -> anyhow::Result<Stepped> {
+    fn begin(&mut self, begin: &SegmentBegin) -> anyhow::Result<StepOutcome> {
         let is_cut = std::mem::take(&mut self.is_cut);
         if let Some(state) = &mut self.state
             && !begin.is_start
@@ -133,13 +133,13 @@ impl Replayer {
             state.is_whole &= goes_on && !is_cut;
             let known = std::mem::replace(&mut state.begin, begin.clone());
             if known.rules != begin.rules {
-                return self.take(&Entry::Reload {
+                return self.take(&RecordingEntry::Reload {
                     at: begin.at,
                     rules: begin.rules.clone(),
                     ended: Vec::new(),
                 });
             }
-            return Ok(Stepped::default());
+            return Ok(StepOutcome::default());
         }
         let rules = self.rules(&begin.rules)?;
         let mut policy = Policy::new(begin.at, begin.rules.mode, &rules, begin.next_decision);
@@ -156,8 +156,8 @@ impl Replayer {
         if begin.pause.is_some() {
             policy.step(begin.at, &[Observation::Pause(begin.pause.clone())]);
         }
-        self.state = Some(State { policy, begin: begin.clone(), is_whole: begin.is_start });
-        Ok(Stepped { is_new: true, ..Stepped::default() })
+        self.state = Some(ReplayState { policy, begin: begin.clone(), is_whole: begin.is_start });
+        Ok(StepOutcome { is_new: true, ..StepOutcome::default() })
     }
 
     fn rules(&self, recorded: &RecordedRules) -> anyhow::Result<RuleSet> {
@@ -208,7 +208,7 @@ mod tests {
         AssessmentLimits, DecisionId, EngineReadings, FORGET_RECEIVED_AFTER, HolderReadings,
         MemoryState, Mode, Reading, Readings, Schema, SeriesKey, Source,
     };
-    use crate::recording::{RecordedStep, Said};
+    use crate::recording::{RecordedStep, StepResult};
 
     const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
@@ -230,7 +230,7 @@ mod tests {
     }
 
     /// 2 GiB of shared memory without a process.
-    fn step(seconds: u64) -> Entry {
+    fn step(seconds: u64) -> RecordingEntry {
         let (at, memory) = (at(seconds), [120.0, 100.0, 1.0, 2.0]);
         let names = ["total", "free", "unaccounted", "shmem"];
         let key = |name| SeriesKey::new(&format!("uma_memory_{name}_bytes"), &[]);
@@ -259,7 +259,7 @@ mod tests {
             Observation::Holders(Box::new(holders)),
             Observation::Engines(Box::new(engines)),
         ];
-        Entry::Step(RecordedStep { at, seen, said: Said::default() })
+        RecordingEntry::Step(RecordedStep { at, seen, said: StepResult::default() })
     }
 
     fn memory_state(replayer: &mut Replayer, seconds: u64) -> MemoryState {
@@ -271,8 +271,8 @@ mod tests {
     fn memory_is_assessed_by_the_recorded_limits_of_start_and_reload() {
         let narrow = AssessmentLimits { leaked_bytes: 1 << 30, ..AssessmentLimits::default() };
         let begin = |limits| {
-            let begin = Begin::of_process("boot", at(1_000), DecisionId(1), rules(limits));
-            Entry::Begin(Box::new(begin))
+            let begin = SegmentBegin::of_process("boot", at(1_000), DecisionId(1), rules(limits));
+            RecordingEntry::Begin(Box::new(begin))
         };
         for (limits, expected) in
             [(narrow, MemoryState::HeldShmem), (AssessmentLimits::default(), MemoryState::Clean)]
@@ -280,7 +280,8 @@ mod tests {
             let mut replayer = Replayer::under_recorded_rules();
             replayer.take(&begin(limits)).unwrap();
             assert_eq!(memory_state(&mut replayer, 1_002), expected);
-            let reload = Entry::Reload { at: at(1_003), rules: rules(narrow), ended: Vec::new() };
+            let reload =
+                RecordingEntry::Reload { at: at(1_003), rules: rules(narrow), ended: Vec::new() };
             replayer.take(&reload).unwrap();
             assert_eq!(memory_state(&mut replayer, 1_004), MemoryState::HeldShmem);
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{Listed, Parameters};
+use super::{ListRequest, Parameters};
 use crate::model::{METRICS, Metric, MetricKind, SeriesKey};
 
 /// The label of a metric's name.
@@ -12,7 +12,7 @@ const NAME: &str = "__name__";
 
 /// What is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listing {
+pub enum CatalogueListing {
     /// Series, each with all labels.
     Series,
     /// The names of labels.
@@ -24,9 +24,9 @@ pub enum Listing {
 /// The `data` of a response, and what the reader should know about it.
 pub type Listings = (Value, Vec<String>);
 
-impl Listing {
+impl CatalogueListing {
     /// Lists the requested ones of these series.
-    pub fn of(&self, series: &BTreeSet<SeriesKey>, listed: &Listed) -> Listings {
+    pub fn of(&self, series: &BTreeSet<SeriesKey>, listed: &ListRequest) -> Listings {
         let series = series.iter().filter(|key| listed.selects(key));
         let texts: BTreeSet<&str> = match self {
             Self::Series => {

@@ -11,7 +11,7 @@ use super::MAX_POINTS;
 
 /// When an expression is evaluated; in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum QueryTime {
     /// At one instant.
     At(i64),
     /// At each step.
@@ -27,20 +27,20 @@ pub enum When {
 
 /// The result of a query.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found {
+pub enum EvaluationResult {
     /// A number at an instant.
     Scalar(i64, f64),
     /// An instant vector.
     Vector(i64, Vec<Sample>),
     /// Series over a range, or their samples in one, sorted by their labels.
-    Matrix(Vec<Series>),
+    Matrix(Vec<ResultSeries>),
     /// A string, with the instant of the query.
     Text(i64, Arc<str>),
 }
 
 /// A series of a result.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+pub struct ResultSeries {
     /// The metric's name, unless an operation has dropped it.
     pub name: Option<Arc<str>>,
     /// The other labels.
@@ -51,7 +51,7 @@ pub struct Series {
 
 /// Why a query has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum QueryFailure {
     /// A parameter cannot be used.
     #[error("{0}")]
     BadData(String),
@@ -66,7 +66,7 @@ pub enum Failure {
     Unavailable(String),
 }
 
-impl Failure {
+impl QueryFailure {
     /// `errorType` of Prometheus' API.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -78,7 +78,7 @@ impl Failure {
     }
 }
 
-impl When {
+impl QueryTime {
     /// The first instant.
     pub fn first_ms(self) -> i64 {
         match self {
@@ -101,12 +101,12 @@ impl When {
 pub fn evaluate(
     expr: &Expr,
     store: &SeriesStore,
-    when: When,
+    when: QueryTime,
     is_canceled: &AtomicBool,
-) -> Result<Found, Failure> {
+) -> Result<EvaluationResult, QueryFailure> {
     let (start_ms, end_ms, step_ms) = match when {
-        When::At(at_ms) => return at_instant(expr, store, at_ms),
-        When::Range { start_ms, end_ms, step_ms } => (start_ms, end_ms, step_ms.max(1)),
+        QueryTime::At(at_ms) => return at_instant(expr, store, at_ms),
+        QueryTime::Range { start_ms, end_ms, step_ms } => (start_ms, end_ms, step_ms.max(1)),
     };
     let mut matrix = Matrix::default();
     let mut at_ms = start_ms;
@@ -114,44 +114,52 @@ pub fn evaluate(
         if is_canceled.load(Ordering::Relaxed) {
             let text = "the query was ended before it was done: choose a shorter range or a \
                         longer step";
-            return Err(Failure::Timeout(text.to_owned()));
+            return Err(QueryFailure::Timeout(text.to_owned()));
         }
         matrix.add(at_ms, value_at(expr, store, at_ms)?)?;
         let Some(next_ms) = at_ms.checked_add(step_ms) else { break };
         at_ms = next_ms;
     }
-    Ok(Found::Matrix(sorted(matrix.series)))
+    Ok(EvaluationResult::Matrix(sorted(matrix.series)))
 }
 
-fn at_instant(expr: &Expr, store: &SeriesStore, at_ms: i64) -> Result<Found, Failure> {
+fn at_instant(
+    expr: &Expr,
+    store: &SeriesStore,
+    at_ms: i64,
+) -> Result<EvaluationResult, QueryFailure> {
     if let Some(text) = expr.string() {
-        return Ok(Found::Text(at_ms, Arc::clone(text)));
+        return Ok(EvaluationResult::Text(at_ms, Arc::clone(text)));
     }
     if expr.value_type() == ValueType::Range {
-        return Ok(Found::Matrix(samples_at(expr, store, at_ms)?));
+        return Ok(EvaluationResult::Matrix(samples_at(expr, store, at_ms)?));
     }
     Ok(match value_at(expr, store, at_ms)? {
-        Value::Scalar(value) => Found::Scalar(at_ms, value),
-        Value::Vector(samples) => Found::Vector(at_ms, samples),
+        Value::Scalar(value) => EvaluationResult::Scalar(at_ms, value),
+        Value::Vector(samples) => EvaluationResult::Vector(at_ms, samples),
     })
 }
 
 /// The samples in the range of a range selector, each with its own time.
-fn samples_at(expr: &Expr, store: &SeriesStore, at_ms: i64) -> Result<Vec<Series>, Failure> {
+fn samples_at(
+    expr: &Expr,
+    store: &SeriesStore,
+    at_ms: i64,
+) -> Result<Vec<ResultSeries>, QueryFailure> {
     let mut series = Vec::new();
     let mut count = 0;
-    for (key, window) in expr.samples(store, instant(at_ms)).map_err(Failure::Execution)? {
+    for (key, window) in expr.samples(store, instant(at_ms)).map_err(QueryFailure::Execution)? {
         let points: Vec<_> = window.points().map(|point| (point.at_ms, point.value)).collect();
         count += points.len();
         if count > MAX_POINTS {
-            return Err(Failure::Execution(format!(
+            return Err(QueryFailure::Execution(format!(
                 "the result has more than {MAX_POINTS} points: choose a shorter range, or fewer \
                  series"
             )));
         }
         if !points.is_empty() {
             let (name, labels) = (Some(Arc::clone(&key.name)), Arc::clone(&key.labels));
-            series.push(Series { name, labels, points });
+            series.push(ResultSeries { name, labels, points });
         }
     }
     Ok(sorted(series))
@@ -161,31 +169,31 @@ fn instant(at_ms: i64) -> EvalTime {
     EvalTime { timeline_ms: at_ms, utc_ms: at_ms }
 }
 
-fn value_at(expr: &Expr, store: &SeriesStore, at_ms: i64) -> Result<Value, Failure> {
-    match expr.evaluate(store, instant(at_ms)).map_err(Failure::Execution)? {
+fn value_at(expr: &Expr, store: &SeriesStore, at_ms: i64) -> Result<Value, QueryFailure> {
+    match expr.evaluate(store, instant(at_ms)).map_err(QueryFailure::Execution)? {
         Evaluated::Known(value) => Ok(value),
         // Only bounds make it unknown: there are no failed readings in the store.
-        Evaluated::Unknown(why) => Err(Failure::Execution(why.join("; "))),
+        Evaluated::Unknown(why) => Err(QueryFailure::Execution(why.join("; "))),
     }
 }
 
 /// Series of a range so far.
 #[derive(Default)]
 struct Matrix {
-    series: Vec<Series>,
+    series: Vec<ResultSeries>,
     positions: HashMap<(Option<Arc<str>>, Labels), usize>,
     points: usize,
 }
 
 impl Matrix {
-    fn add(&mut self, at_ms: i64, value: Value) -> Result<(), Failure> {
+    fn add(&mut self, at_ms: i64, value: Value) -> Result<(), QueryFailure> {
         let samples = match value {
             Value::Vector(samples) => samples,
             Value::Scalar(value) => vec![Sample { name: None, labels: Labels::from([]), value }],
         };
         self.points += samples.len();
         if self.points > MAX_POINTS {
-            return Err(Failure::Execution(format!(
+            return Err(QueryFailure::Execution(format!(
                 "the result has more than {MAX_POINTS} points: choose a longer step, a shorter \
                  range, or fewer series"
             )));
@@ -195,7 +203,7 @@ impl Matrix {
             let known = self.positions.entry((name.clone(), Arc::clone(&labels)));
             let position = *known.or_insert(next);
             if position == next {
-                self.series.push(Series { name, labels, points: Vec::new() });
+                self.series.push(ResultSeries { name, labels, points: Vec::new() });
             }
             if let Some(series) = self.series.get_mut(position) {
                 series.points.push((at_ms, value));
@@ -205,7 +213,7 @@ impl Matrix {
     }
 }
 
-fn sorted(mut series: Vec<Series>) -> Vec<Series> {
+fn sorted(mut series: Vec<ResultSeries>) -> Vec<ResultSeries> {
     series.sort_by(|one, other| (&one.name, &one.labels).cmp(&(&other.name, &other.labels)));
     series
 }

@@ -26,19 +26,19 @@ pub struct TargetLabels(Vec<(Arc<str>, Arc<str>)>);
 
 /// More samples than one query may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Excess;
+pub struct TooManySamples;
 
 /// Frames of the series of a node, the newest ones as far back as the bounds allow.
 #[derive(Debug)]
 pub struct History {
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<HistoryChunk>,
     interval_ms: i64,
     kept_ms: i64,
     kept_bytes: usize,
 }
 
 #[derive(Debug)]
-struct Chunk {
+struct HistoryChunk {
     series: Arc<[SeriesKey]>,
     /// Of each frame, in milliseconds since 1970.
     at_ms: Vec<i64>,
@@ -89,7 +89,7 @@ impl History {
         }
         let last = self.chunks.back();
         let is_same = last.is_some_and(|chunk| Arc::ptr_eq(&chunk.series, series));
-        let is_full = |chunk: &Chunk| {
+        let is_full = |chunk: &HistoryChunk| {
             let bytes = chunk.frames.size();
             chunk.at_ms.len() >= CHUNK_FRAMES || bytes >= self.kept_bytes / CHUNK_PART
         };
@@ -98,7 +98,7 @@ impl History {
             if let Some(last) = self.chunks.back_mut() {
                 last.seal();
             }
-            self.chunks.push_back(Chunk {
+            self.chunks.push_back(HistoryChunk {
                 series: Arc::clone(series),
                 at_ms: Vec::new(),
                 frames: Frames::new(series.len()),
@@ -145,7 +145,7 @@ impl History {
 
     /// The estimated memory of all frames, in bytes.
     pub fn size(&self) -> usize {
-        self.chunks.iter().map(Chunk::size).sum()
+        self.chunks.iter().map(HistoryChunk::size).sum()
     }
 
     /// The time of the oldest frame, in milliseconds since 1970.
@@ -182,7 +182,7 @@ impl History {
     ///
     /// # Errors
     /// There are more than one query may read.
-    pub fn fill(&self, filler: &mut Filler<'_>) -> Result<(), Excess> {
+    pub fn fill(&self, filler: &mut StoreFiller<'_>) -> Result<(), TooManySamples> {
         let (from_ms, to_ms) = (filler.earliest_ms(), filler.to_ms);
         for chunk in self.chunks.iter().filter(|chunk| chunk.overlaps(from_ms, to_ms)) {
             let begin_ms = chunk.at_ms.first().copied().unwrap_or(0);
@@ -200,7 +200,7 @@ impl History {
     }
 }
 
-impl Chunk {
+impl HistoryChunk {
     fn size(&self) -> usize {
         self.frames.size() + self.at_ms.capacity() * size_of::<i64>() + self.series_bytes
     }
@@ -228,14 +228,14 @@ fn bytes_of(series: &[SeriesKey]) -> usize {
 
 /// Copies the samples of chosen metrics into a store, as Prometheus would have scraped them: a
 /// series without a reading has ended.
-pub struct Filler<'f> {
+pub struct StoreFiller<'f> {
     store: SeriesStore,
     target: &'f TargetLabels,
     /// Names, each with the first instant that is wanted.
     wanted: &'f [(Arc<str>, i64)],
     to_ms: i64,
     /// The wanted ones among the series of the present chunk.
-    chosen: Vec<Chosen>,
+    chosen: Vec<ChosenSeries>,
     ids: HashMap<SeriesKey, SeriesId>,
     /// Whether the series has a value, by its id.
     alive: Vec<bool>,
@@ -243,7 +243,7 @@ pub struct Filler<'f> {
     samples: usize,
 }
 
-struct Chosen {
+struct ChosenSeries {
     position: usize,
     key: SeriesKey,
     /// Known from its first value on: a series without any does not exist.
@@ -251,7 +251,7 @@ struct Chosen {
     from_ms: i64,
 }
 
-impl<'f> Filler<'f> {
+impl<'f> StoreFiller<'f> {
     /// For these metrics, each from an instant on, and up to another.
     pub fn new(wanted: &'f [(Arc<str>, i64)], to_ms: i64, target: &'f TargetLabels) -> Self {
         let mut store = SeriesStore::default();
@@ -295,7 +295,7 @@ impl<'f> Filler<'f> {
             if let Some(is_left) = id.and_then(|id| is_left.get_mut(id.0 as usize)) {
                 *is_left = false;
             }
-            self.chosen.push(Chosen { position, key, id, from_ms: *from_ms });
+            self.chosen.push(ChosenSeries { position, key, id, from_ms: *from_ms });
         }
         self.end(&is_left, at_ms);
     }
@@ -323,7 +323,7 @@ impl<'f> Filler<'f> {
     ///
     /// # Errors
     /// There are more samples than one query may read.
-    pub fn frame(&mut self, at_ms: i64, readings: &[Reading<f64>]) -> Result<(), Excess> {
+    pub fn frame(&mut self, at_ms: i64, readings: &[Reading<f64>]) -> Result<(), TooManySamples> {
         if at_ms > self.to_ms {
             return Ok(());
         }
@@ -352,7 +352,7 @@ impl<'f> Filler<'f> {
             };
             self.samples += 1;
             if self.samples > MAX_SAMPLES {
-                return Err(Excess);
+                return Err(TooManySamples);
             }
             *alive = true;
             self.store.append(id, at_ms, Reading::Value(value));

@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use promql_rules::did_you_mean;
 use promql_rules::store::{LOOKBACK_MS, SeriesStore};
 
-use super::history::Filler;
+use super::history::StoreFiller;
 use super::{
-    Excess, Failure, History, INTERVAL, KEPT, KEPT_BYTES, Listed, MAX_SAMPLES, Query, QueryResult,
-    TargetLabels, When, evaluate,
+    History, INTERVAL, KEPT, KEPT_BYTES, ListRequest, MAX_SAMPLES, QueryFailure, QueryResult,
+    QueryTime, SampleQuery, TargetLabels, TooManySamples, evaluate,
 };
 use crate::model::{METRICS, Reading, SeriesKey, metric};
 use crate::policy::status::Status;
@@ -22,7 +22,7 @@ const CHECK: Duration = Duration::from_millis(100);
 
 /// What is known of the time before this process began.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Past {
+pub enum PastState {
     /// No query has needed it.
     Unread,
     /// A query needs it.
@@ -37,28 +37,28 @@ pub enum Past {
 
 /// Samples of this node.
 #[derive(Debug)]
-pub struct Live {
-    state: Mutex<State>,
+pub struct LiveSamples {
+    state: Mutex<LiveState>,
     changed: Condvar,
     target: TargetLabels,
     no_labels: TargetLabels,
 }
 
 #[derive(Debug)]
-struct State {
+struct LiveState {
     history: History,
-    past: Past,
+    past: PastState,
 }
 
-impl Live {
+impl LiveSamples {
     /// Without samples. `past` is unread, or unavailable.
-    pub fn new(target: TargetLabels, past: Past) -> Self {
+    pub fn new(target: TargetLabels, past: PastState) -> Self {
         let history = History::new(INTERVAL, KEPT, KEPT_BYTES);
-        let state = Mutex::new(State { history, past });
+        let state = Mutex::new(LiveState { history, past });
         Self { state, changed: Condvar::new(), target, no_labels: TargetLabels::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LiveState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,12 +73,12 @@ impl Live {
     /// Waits for so long, or until a query needs the past. Returns whether one does; the past then
     /// counts as being read.
     pub fn wait(&self, duration: Duration) -> bool {
-        let is_idle = |state: &mut State| state.past != Past::Wanted;
+        let is_idle = |state: &mut LiveState| state.past != PastState::Wanted;
         let waited = self.changed.wait_timeout_while(self.state(), duration, is_idle);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let is_wanted = state.past == Past::Wanted;
+        let is_wanted = state.past == PastState::Wanted;
         if is_wanted {
-            state.past = Past::Reading;
+            state.past = PastState::Reading;
         }
         is_wanted
     }
@@ -97,7 +97,7 @@ impl Live {
     pub fn put_past(&self, older: History, failure: Option<String>) {
         let mut state = self.state();
         state.history.put_before(older);
-        state.past = failure.map_or(Past::Read, Past::Unavailable);
+        state.past = failure.map_or(PastState::Read, PastState::Unavailable);
         drop(state);
         self.changed.notify_all();
     }
@@ -109,11 +109,11 @@ impl Live {
     /// The expression fails, a bound is passed, or the query was canceled.
     pub fn query(
         &self,
-        query: &Query,
+        query: &SampleQuery,
         now: &Status,
         patience: Duration,
         is_canceled: &AtomicBool,
-    ) -> Result<QueryResult, Failure> {
+    ) -> Result<QueryResult, QueryFailure> {
         let reads = query.expr.reads();
         let start_ms = query.when.first_ms();
         let reach_ms = reads.iter().map(|(_, reach_ms)| *reach_ms).max();
@@ -139,11 +139,11 @@ impl Live {
     fn store(
         &self,
         wanted: &[(Arc<str>, i64)],
-        when: When,
+        when: QueryTime,
         target: &TargetLabels,
         now: &Status,
-    ) -> Result<SeriesStore, Failure> {
-        let mut filler = Filler::new(wanted, when.last_ms(), target);
+    ) -> Result<SeriesStore, QueryFailure> {
+        let mut filler = StoreFiller::new(wanted, when.last_ms(), target);
         let mut filled = self.state().history.fill(&mut filler);
         let now_ms = now.at.utc.as_millisecond();
         if filled.is_ok() && filler.last_ms().is_none_or(|last_ms| last_ms < now_ms) {
@@ -152,7 +152,7 @@ impl Live {
         }
         match filled {
             Ok(()) => Ok(filler.into_store()),
-            Err(Excess) => Err(Failure::Execution(format!(
+            Err(TooManySamples) => Err(QueryFailure::Execution(format!(
                 "the query reads more than {MAX_SAMPLES} samples: choose a shorter range, or \
                  read fewer metrics"
             ))),
@@ -174,12 +174,12 @@ impl Live {
         if state.history.oldest_ms().is_some_and(|oldest_ms| oldest_ms <= needed_ms) {
             return None;
         }
-        if state.past == Past::Unread && needed_ms < now.started.utc.as_millisecond() {
-            state.past = Past::Wanted;
+        if state.past == PastState::Unread && needed_ms < now.started.utc.as_millisecond() {
+            state.past = PastState::Wanted;
             self.changed.notify_all();
         }
         let mut left = patience;
-        while matches!(state.past, Past::Wanted | Past::Reading)
+        while matches!(state.past, PastState::Wanted | PastState::Reading)
             && !left.is_zero()
             && !is_canceled.load(Ordering::Relaxed)
         {
@@ -190,17 +190,19 @@ impl Live {
         let oldest = state.history.oldest_ms().and_then(|ms| Timestamp::from_millisecond(ms).ok());
         let oldest = oldest.map(|oldest| format!("{oldest:.0}")).unwrap_or_default();
         match &state.past {
-            Past::Wanted | Past::Reading => Some(
+            PastState::Wanted | PastState::Reading => Some(
                 "the flight recorder is still being read: samples from before the start of \
                  umawarden are missing; repeat the query"
                     .to_owned(),
             ),
-            Past::Unavailable(why) => Some(format!("samples before {oldest} are missing: {why}")),
-            Past::Unread | Past::Read if needed_ms < reachable_ms => Some(format!(
+            PastState::Unavailable(why) => {
+                Some(format!("samples before {oldest} are missing: {why}"))
+            }
+            PastState::Unread | PastState::Read if needed_ms < reachable_ms => Some(format!(
                 "queries reach back to {oldest}: umawarden query --recording reads older samples \
                  from the flight recorder"
             )),
-            Past::Unread | Past::Read => None,
+            PastState::Unread | PastState::Read => None,
         }
     }
 
@@ -212,18 +214,18 @@ impl Live {
     /// It was canceled.
     pub fn series(
         &self,
-        listed: &Listed,
+        listed: &ListRequest,
         now: &Status,
         patience: Duration,
         is_canceled: &AtomicBool,
-    ) -> Result<(BTreeSet<SeriesKey>, Option<String>), Failure> {
-        let Listed { from_ms, to_ms, .. } = *listed;
+    ) -> Result<(BTreeSet<SeriesKey>, Option<String>), QueryFailure> {
+        let ListRequest { from_ms, to_ms, .. } = *listed;
         // Without a begin a list is of what is in memory: no client waits for a disk unasked.
         let has_begin = from_ms != i64::MIN;
         let remark = has_begin.then(|| self.reach(from_ms, now, patience, is_canceled)).flatten();
         if is_canceled.load(Ordering::Relaxed) {
             let text = "the list was ended before it was done: choose a later start";
-            return Err(Failure::Timeout(text.to_owned()));
+            return Err(QueryFailure::Timeout(text.to_owned()));
         }
         let mut found = self.state().history.series(from_ms, to_ms);
         let now_ms = now.at.utc.as_millisecond();

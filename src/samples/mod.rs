@@ -1,8 +1,8 @@
 //! Queries in PromQL over the samples of this node, in the forms of Prometheus' HTTP API.
 //!
-//! [`Live`] has a frame of all series every few seconds, packed in bounded memory. A thread of its
-//! own fills it from the published status, so that no query concerns the loop. A query copies the
-//! series that it reads into a store of promql-rules, and evaluates it there.
+//! [`LiveSamples`] has a frame of all series every few seconds, packed in bounded memory. A thread
+//! of its own fills it from the published status, so that no query concerns the loop. A query
+//! copies the series that it reads into a store of promql-rules, and evaluates it there.
 
 mod catalogue;
 mod evaluate;
@@ -13,22 +13,22 @@ mod result;
 #[cfg(test)]
 mod tests;
 
-pub use catalogue::{Listing, Listings, metadata};
-pub use evaluate::{Failure, Found, Series, When, evaluate};
-pub use history::{Excess, Filler, History, TargetLabels};
-pub use live::{Live, Past};
-pub use parameters::{Listed, Parameters, Query};
+pub use catalogue::{CatalogueListing, Listings, metadata};
+pub use evaluate::{EvaluationResult, QueryFailure, QueryTime, ResultSeries, evaluate};
+pub use history::{History, StoreFiller, TargetLabels, TooManySamples};
+pub use live::{LiveSamples, PastState};
+pub use parameters::{ListRequest, Parameters, SampleQuery};
 pub use result::{Data, QueryResult};
 
 use std::time::Duration;
 
-/// The time between two frames of [`Live`].
+/// The time between two frames of [`LiveSamples`].
 pub const INTERVAL: Duration = Duration::from_secs(5);
 
-/// How far back [`Live`] reaches.
+/// How far back [`LiveSamples`] reaches.
 pub const KEPT: Duration = Duration::from_secs(6 * 3600);
 
-/// The most memory that the frames of [`Live`] take, in bytes.
+/// The most memory that the frames of [`LiveSamples`] take, in bytes.
 pub const KEPT_BYTES: usize = 4 << 20;
 
 /// The most steps of one query over a range, as in Prometheus.

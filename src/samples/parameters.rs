@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use promql_rules::{Expr, ExprError, Selection, ValueType, parse_query};
 
-use super::{Failure, Found, Listing, MAX_STEPS, QueryResult, When};
+use super::{CatalogueListing, EvaluationResult, MAX_STEPS, QueryFailure, QueryResult, QueryTime};
 use crate::model::{SeriesKey, duration};
 
 /// The most `match[]` of one request.
@@ -17,11 +17,11 @@ pub struct Parameters(Vec<(String, String)>);
 
 /// A validated query of samples.
 #[derive(Clone, Debug)]
-pub struct Query {
+pub struct SampleQuery {
     /// The expression.
     pub expr: Expr,
     /// When it is evaluated.
-    pub when: When,
+    pub when: QueryTime,
     /// The most series of the result; 0: all.
     pub limit: usize,
     /// A limit of time, if the client has one.
@@ -32,7 +32,7 @@ pub struct Query {
 
 /// A request of a list.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct ListRequest {
     selections: Vec<Selection>,
     /// Series with a value from then on, in milliseconds since 1970.
     pub from_ms: i64,
@@ -90,26 +90,26 @@ impl Parameters {
     }
 }
 
-impl Query {
+impl SampleQuery {
     /// A query at one instant, `now_ms` without a parameter `time`.
     ///
     /// # Errors
     /// The parameter, and what is wrong with it.
-    pub fn at_instant(parameters: &Parameters, now_ms: i64) -> Result<Self, Failure> {
-        let at_ms = parameters.time("time").map_err(Failure::BadData)?.unwrap_or(now_ms);
-        Self::new(parameters, When::At(at_ms)).map_err(Failure::BadData)
+    pub fn at_instant(parameters: &Parameters, now_ms: i64) -> Result<Self, QueryFailure> {
+        let at_ms = parameters.time("time").map_err(QueryFailure::BadData)?.unwrap_or(now_ms);
+        Self::new(parameters, QueryTime::At(at_ms)).map_err(QueryFailure::BadData)
     }
 
     /// A query over a range.
     ///
     /// # Errors
     /// The parameter, and what is wrong with it.
-    pub fn over_range(parameters: &Parameters) -> Result<Self, Failure> {
-        let when = range(parameters).map_err(Failure::BadData)?;
-        Self::new(parameters, when).map_err(Failure::BadData)
+    pub fn over_range(parameters: &Parameters) -> Result<Self, QueryFailure> {
+        let when = range(parameters).map_err(QueryFailure::BadData)?;
+        Self::new(parameters, when).map_err(QueryFailure::BadData)
     }
 
-    fn new(parameters: &Parameters, when: When) -> Result<Self, String> {
+    fn new(parameters: &Parameters, when: QueryTime) -> Result<Self, String> {
         let timeout = parameters.duration("timeout")?;
         let timeout = timeout.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
         let limit = parameters.count("limit")?;
@@ -117,7 +117,7 @@ impl Query {
         let text = parameters.get("query").unwrap_or_default();
         let expr = parse_query(text).map_err(|error| invalid("query", &placed(text, &error)))?;
         let found = expr.value_type();
-        if let (When::Range { .. }, ValueType::Range | ValueType::Text) = (when, found) {
+        if let (QueryTime::Range { .. }, ValueType::Range | ValueType::Text) = (when, found) {
             let why = format!(
                 "invalid expression type \"{}\" for range query, must be Scalar or instant Vector",
                 found.documented()
@@ -138,7 +138,7 @@ impl Query {
     }
 }
 
-impl Found {
+impl EvaluationResult {
     /// The number of series.
     pub fn count(&self) -> usize {
         match self {
@@ -157,7 +157,7 @@ impl Found {
     }
 }
 
-fn range(parameters: &Parameters) -> Result<When, String> {
+fn range(parameters: &Parameters) -> Result<QueryTime, String> {
     let start_ms = parameters.required_time("start")?;
     let end_ms = parameters.required_time("end")?;
     if end_ms < start_ms {
@@ -177,19 +177,19 @@ fn range(parameters: &Parameters) -> Result<When, String> {
                 .to_owned(),
         );
     }
-    Ok(When::Range { start_ms, end_ms, step_ms })
+    Ok(QueryTime::Range { start_ms, end_ms, step_ms })
 }
 
-impl Listing {
+impl CatalogueListing {
     /// Reads the parameters of this list.
     ///
     /// # Errors
     /// The parameter, and what is wrong with it.
-    pub fn read(&self, parameters: &Parameters) -> Result<Listed, Failure> {
-        self.listed(parameters).map_err(Failure::BadData)
+    pub fn read(&self, parameters: &Parameters) -> Result<ListRequest, QueryFailure> {
+        self.listed(parameters).map_err(QueryFailure::BadData)
     }
 
-    fn listed(&self, parameters: &Parameters) -> Result<Listed, String> {
+    fn listed(&self, parameters: &Parameters) -> Result<ListRequest, String> {
         let texts = parameters.0.iter().filter(|(name, _)| name == "match[]");
         let texts: Vec<&str> = texts.map(|(_, text)| text.as_str()).collect();
         if *self == Self::Series && texts.is_empty() {
@@ -204,7 +204,7 @@ impl Listing {
         let selection = |text: &&str| {
             Selection::parse(text).map_err(|error| invalid("match[]", &placed(text, &error)))
         };
-        Ok(Listed {
+        Ok(ListRequest {
             selections: texts.iter().map(selection).collect::<Result<_, _>>()?,
             from_ms: parameters.time("start")?.unwrap_or(i64::MIN),
             to_ms: parameters.time("end")?.unwrap_or(i64::MAX),
@@ -214,7 +214,7 @@ impl Listing {
     }
 }
 
-impl Listed {
+impl ListRequest {
     /// Whether any selector selects the series; all are selected without selectors.
     pub(super) fn selects(&self, key: &SeriesKey) -> bool {
         let mut selections = self.selections.iter();

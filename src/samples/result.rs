@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Found, Series};
+use super::{EvaluationResult, ResultSeries};
 
 /// The response to a query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueryResult {
     /// The result.
-    pub found: Found,
+    pub found: EvaluationResult,
     /// What the reader should know about it.
     pub warnings: Vec<String>,
 }
@@ -25,11 +25,11 @@ impl QueryResult {
     pub fn data(&self) -> Data {
         let mut out = String::new();
         match &self.found {
-            Found::Scalar(at_ms, value) => {
+            EvaluationResult::Scalar(at_ms, value) => {
                 out.push_str("{\"resultType\":\"scalar\",\"result\":");
                 point(&mut out, *at_ms, *value);
             }
-            Found::Vector(at_ms, samples) => {
+            EvaluationResult::Vector(at_ms, samples) => {
                 out.push_str("{\"resultType\":\"vector\",\"result\":[");
                 for (position, sample) in samples.iter().enumerate() {
                     open(&mut out, position, sample.name.as_ref(), &sample.labels);
@@ -39,14 +39,14 @@ impl QueryResult {
                 }
                 out.push(']');
             }
-            Found::Matrix(series) => {
+            EvaluationResult::Matrix(series) => {
                 out.push_str("{\"resultType\":\"matrix\",\"result\":[");
                 for (position, series) in series.iter().enumerate() {
                     matrix_series(&mut out, position, series);
                 }
                 out.push(']');
             }
-            Found::Text(at_ms, text) => {
+            EvaluationResult::Text(at_ms, text) => {
                 out.push_str("{\"resultType\":\"string\",\"result\":[");
                 time(&mut out, *at_ms);
                 // Writing to a string does not fail.
@@ -71,7 +71,7 @@ impl Data {
     }
 }
 
-fn matrix_series(out: &mut String, position: usize, series: &Series) {
+fn matrix_series(out: &mut String, position: usize, series: &ResultSeries) {
     open(out, position, series.name.as_ref(), &series.labels);
     out.push_str(",\"values\":[");
     for (position, (at_ms, value)) in series.points.iter().enumerate() {

@@ -11,7 +11,7 @@ use crate::model::{DecisionId, METRICS, Mode, Moment, Reading, SeriesKey};
 use crate::policy::Policy;
 use crate::policy::rule::RuleSet;
 use crate::policy::status::Status;
-use crate::samples::history::Filler;
+use crate::samples::history::StoreFiller;
 
 static RUNS: AtomicBool = AtomicBool::new(false);
 const SOON: Duration = Duration::from_millis(300);
@@ -30,7 +30,7 @@ fn history() -> History {
 /// The values of one metric between two instants.
 fn filled(history: &History, name: &str, from_ms: i64, to_ms: i64) -> SeriesStore {
     let (wanted, target) = ([(Arc::from(name), from_ms)], TargetLabels::default());
-    let mut filler = Filler::new(&wanted, to_ms, &target);
+    let mut filler = StoreFiller::new(&wanted, to_ms, &target);
     history.fill(&mut filler).unwrap();
     filler.into_store()
 }
@@ -57,15 +57,16 @@ fn parameters(pairs: &[(&str, &str)]) -> Parameters {
     Parameters::new(pairs.collect())
 }
 
-fn instant(expr: &str, at_ms: i64) -> Query {
-    Query::at_instant(&parameters(&[("query", expr), ("target_labels", "false")]), at_ms).unwrap()
+fn instant(expr: &str, at_ms: i64) -> SampleQuery {
+    SampleQuery::at_instant(&parameters(&[("query", expr), ("target_labels", "false")]), at_ms)
+        .unwrap()
 }
 
 fn node() -> TargetLabels {
     TargetLabels::new(&[("instance", "spark-1:9942"), ("job", "umawarden")])
 }
 
-fn envelope(live: &Live, query: &Query, now: &Status) -> serde_json::Value {
+fn envelope(live: &LiveSamples, query: &SampleQuery, now: &Status) -> serde_json::Value {
     let result = live.query(query, now, SOON, &RUNS).unwrap();
     serde_json::from_str(&result.data().envelope(&result.warnings)).unwrap()
 }
@@ -124,14 +125,18 @@ proptest! {
 
 /// What holds for each readable request.
 fn check(parameters: &Parameters) {
-    let _ = Query::at_instant(parameters, BEGIN_MS);
-    if let Ok(Query { when: When::Range { start_ms, end_ms, step_ms }, .. }) =
-        Query::over_range(parameters)
+    let _ = SampleQuery::at_instant(parameters, BEGIN_MS);
+    if let Ok(SampleQuery { when: QueryTime::Range { start_ms, end_ms, step_ms }, .. }) =
+        SampleQuery::over_range(parameters)
     {
         assert!(start_ms <= end_ms && step_ms > 0);
         assert!((end_ms - start_ms) / step_ms <= MAX_STEPS);
     }
-    for listing in [Listing::Series, Listing::Labels, Listing::Values("pool".to_owned())] {
+    for listing in [
+        CatalogueListing::Series,
+        CatalogueListing::Labels,
+        CatalogueListing::Values("pool".to_owned()),
+    ] {
         let _ = listing.read(parameters);
     }
     let _ = metadata(parameters);
@@ -221,23 +226,26 @@ fn results_are_written_as_prometheus_writes_them() {
     let labels: promql_rules::Labels = [(Arc::from("a"), Arc::from("\"\\\n"))].into();
     let sample =
         |value| promql_rules::Sample { name: Some("uma_a".into()), labels: labels.clone(), value };
-    let series = Series {
+    let series = ResultSeries {
         name: None,
         labels: [].into(),
         points: vec![(0, f64::NAN), (1_500, -0.0), (-1_002, 1e21), (2_007, 1e-7)],
     };
     for (found, expected) in [
-        (Found::Scalar(1_435_781_451_781, 1.0), r#""scalar","result":[1435781451.781,"1"]"#),
         (
-            Found::Vector(5_000, vec![sample(f64::INFINITY), sample(f64::NEG_INFINITY)]),
+            EvaluationResult::Scalar(1_435_781_451_781, 1.0),
+            r#""scalar","result":[1435781451.781,"1"]"#,
+        ),
+        (
+            EvaluationResult::Vector(5_000, vec![sample(f64::INFINITY), sample(f64::NEG_INFINITY)]),
             r#""vector","result":[{"metric":{"__name__":"uma_a","a":"\"\\\n"},"value":[5,"+Inf"]},{"metric":{"__name__":"uma_a","a":"\"\\\n"},"value":[5,"-Inf"]}]"#,
         ),
         (
-            Found::Matrix(vec![series]),
+            EvaluationResult::Matrix(vec![series]),
             r#""matrix","result":[{"metric":{},"values":[[0,"NaN"],[1.500,"-0"],[-1.002,"1000000000000000000000"],[2.007,"0.0000001"]]}]"#,
         ),
-        (Found::Matrix(Vec::new()), r#""matrix","result":[]"#),
-        (Found::Text(1_500, "a\"\n".into()), r#""string","result":[1.500,"a\"\n"]"#),
+        (EvaluationResult::Matrix(Vec::new()), r#""matrix","result":[]"#),
+        (EvaluationResult::Text(1_500, "a\"\n".into()), r#""string","result":[1.500,"a\"\n"]"#),
     ] {
         let result = QueryResult { found, warnings: Vec::new() };
         let data = result.data();
@@ -249,9 +257,9 @@ fn results_are_written_as_prometheus_writes_them() {
 }
 
 /// Kept samples of five minutes, 0 to 59, the newest value, 99, and its time.
-fn five_minutes() -> (Live, Status, i64) {
+fn five_minutes() -> (LiveSamples, Status, i64) {
     let keys = series(&[("uma_memory_free_bytes", &[])]);
-    let live = Live::new(node(), Past::Read);
+    let live = LiveSamples::new(node(), PastState::Read);
     for step in 0..60 {
         let value = Reading::Value(f64::from(step));
         live.take(&status(BEGIN_MS + i64::from(step) * 5_000, &keys, &[value]));
@@ -283,7 +291,7 @@ fn a_query_reads_the_kept_samples_and_the_newest_ones() {
         ("end", "1020"),
         ("step", "10s"),
     ]);
-    let envelope = envelope(&live, &Query::over_range(&range).unwrap(), &now);
+    let envelope = envelope(&live, &SampleQuery::over_range(&range).unwrap(), &now);
     let expected = serde_json::json!([{
         "metric": {
             "__name__": "uma_memory_free_bytes",
@@ -318,7 +326,7 @@ fn a_range_alone_is_its_samples_and_a_string_is_itself() {
 #[test]
 fn unknown_readings_are_absent_with_a_remark() {
     let keys = series(&[("uma_memory_free_bytes", &[]), ("uma_memory_total_bytes", &[])]);
-    let live = Live::new(node(), Past::Read);
+    let live = LiveSamples::new(node(), PastState::Read);
     let now = status(BEGIN_MS, &keys, &[Reading::Failed, Reading::Unsupported]);
     live.take(&now);
     for (expr, warning) in [
@@ -343,7 +351,7 @@ fn bounds_are_errors_that_name_them() {
     let names: Vec<String> = (0..300).map(|number| number.to_string()).collect();
     let keys: Arc<[SeriesKey]> =
         names.iter().map(|name| SeriesKey::new("uma_memory_free_bytes", &[("n", name)])).collect();
-    let live = Live::new(TargetLabels::default(), Past::Read);
+    let live = LiveSamples::new(TargetLabels::default(), PastState::Read);
     let values = vec![Reading::Value(1.0); 300];
     for frame in 0..4_000 {
         live.take(&status(BEGIN_MS + frame * 5_000, &keys, &values));
@@ -351,21 +359,21 @@ fn bounds_are_errors_that_name_them() {
     let now = status(BEGIN_MS + 20_000_000, &keys, &values);
     let over = |start: &str, end: &str, step: &str| {
         let pairs = [("query", "uma_memory_free_bytes"), ("start", start), ("end", end)];
-        let query = Query::over_range(&parameters(&[&pairs[..], &[("step", step)]].concat()));
+        let query = SampleQuery::over_range(&parameters(&[&pairs[..], &[("step", step)]].concat()));
         live.query(&query.unwrap(), &now, SOON, &RUNS).unwrap_err()
     };
-    let Failure::Execution(text) = over("1000", "20000", "5m") else { panic!("no bound") };
+    let QueryFailure::Execution(text) = over("1000", "20000", "5m") else { panic!("no bound") };
     assert!(text.contains("more than 1048576 samples") && text.contains("shorter range"), "{text}");
-    let Failure::Execution(text) = over("19000", "20000", "1s") else { panic!("no bound") };
+    let QueryFailure::Execution(text) = over("19000", "20000", "1s") else { panic!("no bound") };
     assert!(text.contains("more than 131072 points") && text.contains("longer step"), "{text}");
     let samples = instant("uma_memory_free_bytes[1h]", BEGIN_MS + 19_000_000);
-    let Failure::Execution(text) = live.query(&samples, &now, SOON, &RUNS).unwrap_err() else {
+    let QueryFailure::Execution(text) = live.query(&samples, &now, SOON, &RUNS).unwrap_err() else {
         panic!("no bound")
     };
     assert!(text.contains("more than 131072 points") && text.contains("fewer series"), "{text}");
     let canceled = AtomicBool::new(true);
     let range = [("query", "1"), ("start", "0"), ("end", "10"), ("step", "1")];
-    let query = Query::over_range(&parameters(&range)).unwrap();
+    let query = SampleQuery::over_range(&parameters(&range)).unwrap();
     let failure = live.query(&query, &now, SOON, &canceled).unwrap_err();
     assert_eq!(failure.kind(), "timeout", "{failure}");
 }
@@ -374,7 +382,7 @@ fn bounds_are_errors_that_name_them() {
 fn mistakes_in_parameters_are_named() {
     let range = |changed: &[(&str, &str)]| {
         let usual = [("query", "uma_a"), ("start", "0"), ("end", "10"), ("step", "1")];
-        Query::over_range(&parameters(&[changed, &usual[..]].concat())).map(|_| ())
+        SampleQuery::over_range(&parameters(&[changed, &usual[..]].concat())).map(|_| ())
     };
     assert_eq!(range(&[]), Ok(()));
     for (name, value, problem) in [
@@ -419,8 +427,9 @@ fn mistakes_in_parameters_are_named() {
         ("-1.5", -1_500),
         ("1e3", 1_000_000),
     ] {
-        let query = Query::at_instant(&parameters(&[("query", "1"), ("time", time)]), 0).unwrap();
-        assert_eq!(query.when, When::At(ms), "{time}");
+        let query =
+            SampleQuery::at_instant(&parameters(&[("query", "1"), ("time", time)]), 0).unwrap();
+        assert_eq!(query.when, QueryTime::At(ms), "{time}");
     }
 }
 
@@ -432,11 +441,11 @@ fn series_labels_and_values_are_listed() {
         ("uma_b", &[("job", "own")]),
         ("uma_c", &[]),
     ]);
-    let live = Live::new(node(), Past::Read);
+    let live = LiveSamples::new(node(), PastState::Read);
     let value = Reading::Value(1.0);
     live.take(&status(BEGIN_MS, &keys, &[value, value, value, Reading::Unsupported]));
     let now = status(BEGIN_MS + 5_000, &keys, &[value, Reading::Failed, value, Reading::Failed]);
-    let list = |listing: Listing, pairs: &[(&str, &str)]| {
+    let list = |listing: CatalogueListing, pairs: &[(&str, &str)]| {
         let listed = listing.read(&parameters(pairs)).unwrap();
         let (all, _) = live.series(&listed, &now, SOON, &RUNS).unwrap();
         listing.of(&all, &listed)
@@ -445,31 +454,33 @@ fn series_labels_and_values_are_listed() {
         let (data, _) = list(listing, pairs);
         data.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
     };
-    let names: Vec<String> = texts(Listing::Values("__name__".to_owned()), &[]);
+    let names: Vec<String> = texts(CatalogueListing::Values("__name__".to_owned()), &[]);
     assert_eq!(names, ["uma_a", "uma_b"], "without a value there is no series");
-    let names: Vec<String> = texts(Listing::Labels, &[]);
+    let names: Vec<String> = texts(CatalogueListing::Labels, &[]);
     assert_eq!(names, ["__name__", "exported_job", "instance", "job", "pool"]);
-    let pools: Vec<String> = texts(Listing::Values("pool".to_owned()), &[("match[]", "uma_a")]);
+    let pools: Vec<String> =
+        texts(CatalogueListing::Values("pool".to_owned()), &[("match[]", "uma_a")]);
     assert_eq!(pools, ["gpu0", "host"]);
-    let pools: Vec<String> = texts(Listing::Values("pool".to_owned()), &[("start", "1004")]);
+    let pools: Vec<String> =
+        texts(CatalogueListing::Values("pool".to_owned()), &[("start", "1004")]);
     assert_eq!(pools, ["host"], "the other one has failed since");
     let (data, warnings) =
-        list(Listing::Series, &[("match[]", "{job=\"umawarden\"}"), ("limit", "1")]);
+        list(CatalogueListing::Series, &[("match[]", "{job=\"umawarden\"}"), ("limit", "1")]);
     assert_eq!(data.as_array().unwrap().len(), 1);
     assert_eq!(warnings, ["results truncated due to limit"]);
     let selections =
         [("match[]", "uma_b"), ("match[]", "{pool=~\"g.*\"}"), ("target_labels", "false")];
-    let (data, _) = list(Listing::Series, &selections);
+    let (data, _) = list(CatalogueListing::Series, &selections);
     let expected = serde_json::json!([
         { "__name__": "uma_a", "pool": "gpu0" },
         { "__name__": "uma_b", "job": "own" },
     ]);
     assert_eq!(data, expected);
     for (listing, pairs) in [
-        (Listing::Series, &[][..]),
-        (Listing::Series, &[("match[]", "a + b")]),
-        (Listing::Labels, &[("start", "x")]),
-        (Listing::Values("pool".to_owned()), &[("match[]", "{}")]),
+        (CatalogueListing::Series, &[][..]),
+        (CatalogueListing::Series, &[("match[]", "a + b")]),
+        (CatalogueListing::Labels, &[("start", "x")]),
+        (CatalogueListing::Values("pool".to_owned()), &[("match[]", "{}")]),
     ] {
         assert!(listing.read(&parameters(pairs)).is_err(), "{listing:?} {pairs:?}");
     }
@@ -493,7 +504,7 @@ fn metadata_has_the_types_of_a_scrape() {
 #[test]
 fn the_past_is_read_when_a_query_needs_it_and_its_absence_is_reported() {
     let keys = series(&[("uma_memory_free_bytes", &[])]);
-    let live = Arc::new(Live::new(TargetLabels::default(), Past::Unread));
+    let live = Arc::new(LiveSamples::new(TargetLabels::default(), PastState::Unread));
     let now = status(BEGIN_MS + 100_000, &keys, &[Reading::Value(2.0)]);
     live.take(&now);
     let recent = instant("uma_memory_free_bytes", BEGIN_MS + 100_000);
@@ -513,7 +524,8 @@ fn the_past_is_read_when_a_query_needs_it_and_its_absence_is_reported() {
     let result = live.query(&earlier, &now, 10 * SOON, &RUNS).unwrap();
     reading.join().unwrap();
     assert_eq!((result.found.count(), result.warnings.len()), (1, 0), "{result:?}");
-    let off = Live::new(TargetLabels::default(), Past::Unavailable("it is off".to_owned()));
+    let off =
+        LiveSamples::new(TargetLabels::default(), PastState::Unavailable("it is off".to_owned()));
     off.take(&now);
     let result = off.query(&earlier, &now, SOON, &RUNS).unwrap();
     assert!(result.warnings[0].ends_with("are missing: it is off"), "{result:?}");
@@ -522,9 +534,9 @@ fn the_past_is_read_when_a_query_needs_it_and_its_absence_is_reported() {
 #[test]
 fn a_list_with_a_begin_reads_the_past() {
     let keys = series(&[("uma_a", &[("engine", "gone")])]);
-    let live = Live::new(TargetLabels::default(), Past::Unread);
+    let live = LiveSamples::new(TargetLabels::default(), PastState::Unread);
     let now = status(BEGIN_MS + 100_000, &Arc::from([]), &[]);
-    let listing = Listing::Values("engine".to_owned());
+    let listing = CatalogueListing::Values("engine".to_owned());
     let list = |pairs: &[(&str, &str)]| {
         let listed = listing.read(&parameters(pairs)).unwrap();
         let (all, remark) = live.series(&listed, &now, SOON, &RUNS).unwrap();

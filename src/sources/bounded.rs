@@ -49,7 +49,7 @@ const STACK_BYTES: usize = 128 << 10;
 /// Most files of a process are smaller.
 const USUAL_FILE_BYTES: usize = 4096;
 
-type Work = Box<dyn FnOnce() + Send>;
+type ReadWork = Box<dyn FnOnce() + Send>;
 
 /// A process that did not respond.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ pub(super) fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 #[derive(Debug)]
 pub(super) struct BoundedReads {
     procfs: PathBuf,
-    helper: Option<Sender<Work>>,
+    helper: Option<Sender<ReadWork>>,
     silent: BTreeMap<ProcessId, Silent>,
     /// Time of slow responses in this scan, by user.
     slow: BTreeMap<u32, Duration>,
@@ -184,9 +184,9 @@ impl BoundedReads {
         status.ok().and_then(|text| real_user(&text)).unwrap_or(u32::MAX)
     }
 
-    fn helper(&mut self) -> Option<&Sender<Work>> {
+    fn helper(&mut self) -> Option<&Sender<ReadWork>> {
         if self.helper.is_none() {
-            let (to, works) = channel::<Work>();
+            let (to, works) = channel::<ReadWork>();
             let builder = Builder::new().name("process-read".to_owned()).stack_size(STACK_BYTES);
             let started = builder.spawn(move || works.iter().for_each(|work| work()));
             if let Err(error) = started {

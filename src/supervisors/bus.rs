@@ -112,14 +112,14 @@ pub(super) struct Address<'a> {
 
 /// A connection to one service.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct BusConnection {
     pub(super) connection: Connection,
     is_peer: bool,
     /// The name of the service, for texts.
     who: &'static str,
 }
 
-impl Line {
+impl BusConnection {
     /// Connects to a service.
     pub(super) async fn connect(bus: &Bus, who: &'static str) -> Result<Self, BusError> {
         let describe =

@@ -140,7 +140,7 @@ impl From<Error> for DockerError {
     fn from(error: Error) -> Self {
         match error {
             Error::IOError { err } => match err.get_ref().and_then(|own| own.downcast_ref()) {
-                Some(NotIts { user, found }) => Self::OfAnother { user: *user, found: *found },
+                Some(WrongOwner { user, found }) => Self::OfAnother { user: *user, found: *found },
                 None => err.into(),
             },
             Error::DockerResponseServerError { status_code, message } => {
@@ -169,7 +169,7 @@ pub struct Inspection {
 
 /// The outcome of a start that was not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Started {
+pub enum StartOutcome {
     /// It was started.
     Now,
     /// It was running already.
@@ -179,7 +179,7 @@ pub enum Started {
 /// The process at a socket runs as another user.
 #[derive(Debug, thiserror::Error)]
 #[error("it is served by another user")]
-struct NotIts {
+struct WrongOwner {
     user: u32,
     found: Option<u32>,
 }
@@ -235,12 +235,12 @@ impl Docker {
     ///
     /// # Errors
     /// As of [`Self::list`]; without a response it may have been started.
-    pub async fn start(&self, id: &str, patience: Duration) -> Result<Started, DockerError> {
+    pub async fn start(&self, id: &str, patience: Duration) -> Result<StartOutcome, DockerError> {
         let (id, call) = (container(id)?, self.call(MAX_ORDER_BYTES, None));
         call.within(patience, async { call.docker()?.start_container(id, None).await }).await?;
         // To bollard both are a success.
         let is_running = call.status.load(Ordering::Relaxed) == 304;
-        Ok(if is_running { Started::Before } else { Started::Now })
+        Ok(if is_running { StartOutcome::Before } else { StartOutcome::Now })
     }
 
     /// Sends a signal to the first process of a container.
@@ -373,8 +373,8 @@ impl Docker {
         Ok(Events { stream, call })
     }
 
-    fn call(&self, most: usize, query: Option<String>) -> Arc<Call> {
-        Arc::new(Call {
+    fn call(&self, most: usize, query: Option<String>) -> Arc<DockerCall> {
+        Arc::new(DockerCall {
             socket: self.socket.clone(),
             user: self.user,
             query,
@@ -391,7 +391,7 @@ impl Docker {
 /// Events as they happen.
 pub struct Events {
     stream: BoxStream<'static, Result<EventMessage, Error>>,
-    call: Arc<Call>,
+    call: Arc<DockerCall>,
 }
 
 impl Events {
@@ -429,7 +429,7 @@ fn container(name: &str) -> Result<&str, DockerError> {
 
 /// One request, and the parts of its response that bollard does not report.
 #[derive(Debug)]
-struct Call {
+struct DockerCall {
     socket: PathBuf,
     user: Option<u32>,
     /// Parameters that bollard lacks, or has with less precision.
@@ -443,7 +443,7 @@ struct Call {
     has_begun: Notify,
 }
 
-impl Call {
+impl DockerCall {
     fn docker(self: &Arc<Self>) -> Result<bollard::Docker, Error> {
         let call = Arc::clone(self);
         let send = move |request| Arc::clone(&call).send(request);
@@ -503,7 +503,7 @@ impl Call {
         let Some(user) = self.user else { return Ok(()) };
         let found = stream.peer_cred().ok().map(|peer| peer.uid());
         let is_its = found == Some(user);
-        is_its.then_some(()).ok_or_else(|| io::Error::other(NotIts { user, found }))
+        is_its.then_some(()).ok_or_else(|| io::Error::other(WrongOwner { user, found }))
     }
 
     /// Path and query, with the parameters of this call in place of bollard's.
@@ -523,7 +523,7 @@ impl Call {
 /// A connection that breaks once a response is longer than its limit.
 struct Bounded {
     stream: UnixStream,
-    call: Arc<Call>,
+    call: Arc<DockerCall>,
 }
 
 impl AsyncRead for Bounded {

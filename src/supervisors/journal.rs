@@ -32,7 +32,7 @@ const NEAR_MICROS: u64 = 50_000;
 
 /// Why the journal cannot be read.
 #[derive(Debug)]
-pub enum NotRead {
+pub enum JournalReadError {
     /// There is no `journalctl`.
     NoJournalctl,
     /// It has not ended in time.
@@ -49,13 +49,13 @@ pub fn journalctl(
     arguments: &[String],
     most_bytes: u64,
     takes: Duration,
-) -> Result<Vec<u8>, NotRead> {
+) -> Result<Vec<u8>, JournalReadError> {
     let mut command = Command::new("journalctl");
     command.args(["--quiet", "--no-pager", "--output=json"]).args(arguments);
     command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => NotRead::NoJournalctl,
-        _ => NotRead::Failed(format!("journalctl cannot be run: {error}")),
+        io::ErrorKind::NotFound => JournalReadError::NoJournalctl,
+        _ => JournalReadError::Failed(format!("journalctl cannot be run: {error}")),
     })?;
     let (to, answer) = channel();
     let out = child.stdout.take();
@@ -72,8 +72,8 @@ pub fn journalctl(
     let _ = child.wait();
     match read {
         Ok(Some(Ok(bytes))) => Ok(bytes),
-        Ok(_) => Err(NotRead::Failed("cannot read the output of journalctl".to_owned())),
-        Err(_) => Err(NotRead::TimedOut(takes)),
+        Ok(_) => Err(JournalReadError::Failed("cannot read the output of journalctl".to_owned())),
+        Err(_) => Err(JournalReadError::TimedOut(takes)),
     }
 }
 
@@ -88,7 +88,7 @@ pub struct ServiceRun {
 
 /// An entry in the JSON that `journalctl` prints.
 #[derive(Debug, Deserialize)]
-struct Entry {
+struct JournalctlEntry {
     #[serde(rename = "__REALTIME_TIMESTAMP")]
     at: String,
     #[serde(rename = "_SYSTEMD_INVOCATION_ID", default)]
@@ -98,7 +98,7 @@ struct Entry {
     message: Value,
 }
 
-impl Entry {
+impl JournalctlEntry {
     fn at(&self) -> u64 {
         self.at.parse().unwrap_or(0)
     }
@@ -134,11 +134,11 @@ pub fn last_output(
         Ok(_) => "journald has no output of that run: it writes elsewhere (StandardOutput=), or \
                   umawarden may not read the journal (group systemd-journal)"
             .to_owned(),
-        Err(NotRead::NoJournalctl) => "there is no journalctl".to_owned(),
-        Err(NotRead::TimedOut(takes)) => {
+        Err(JournalReadError::NoJournalctl) => "there is no journalctl".to_owned(),
+        Err(JournalReadError::TimedOut(takes)) => {
             format!("journald has not answered within {} s", takes.as_secs())
         }
-        Err(NotRead::Failed(why)) => why,
+        Err(JournalReadError::Failed(why)) => why,
     };
     WorkloadLog::Unknown(why)
 }
@@ -155,18 +155,18 @@ fn entries_of(unit: &str, user: Option<u32>) -> Vec<String> {
 fn lines(text: &[u8], run: ServiceRun, is_reason: impl Fn(&str) -> bool) -> WorkloadLog {
     let entries = text.split(|byte| *byte == b'\n');
     // The last line may be cut.
-    let entries = entries.filter_map(|line| serde_json::from_slice::<Entry>(line).ok());
-    let entries: Vec<Entry> = entries.collect();
+    let entries = entries.filter_map(|line| serde_json::from_slice::<JournalctlEntry>(line).ok());
+    let entries: Vec<JournalctlEntry> = entries.collect();
     let during = run.began.saturating_sub(NEAR_MICROS)..=run.ended;
     let last = entries.iter().rev().find(|entry| during.contains(&entry.at()));
     let invocation = last.and_then(|last| last.invocation.clone());
     let near = *during.start()..=run.ended.saturating_add(NEAR_MICROS);
-    let is_its = |entry: &Entry| match (&invocation, &entry.invocation) {
+    let is_its = |entry: &JournalctlEntry| match (&invocation, &entry.invocation) {
         (Some(own), Some(other)) => own == other,
         _ => near.contains(&entry.at()),
     };
     let of_run = entries.iter().filter(|entry| is_its(entry));
-    let messages: Vec<Vec<u8>> = of_run.map(Entry::text).collect();
+    let messages: Vec<Vec<u8>> = of_run.map(JournalctlEntry::text).collect();
     WorkloadLog::Lines(output_end(&messages, is_reason))
 }
 

@@ -12,10 +12,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags, open};
 
-use super::logind::{Bus, BusError, Logind, Session};
+use super::logind::{Bus, BusError, LoginSession, Logind};
 use super::{NotEnded, within};
 use crate::model::{LoggedIn, LoggedInReadings, Reading};
-use crate::parse::utmp::{Layout, Login, MOST_BYTES, logins};
+use crate::parse::utmp::{Login, MOST_BYTES, UtmpLayout, logins};
 
 /// The time limit of all calls together.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ pub fn read_users(sources: &LoginSources, at: Duration) -> LoggedInReadings {
     }
 }
 
-fn of_logind(sessions: &[Session], is_more: bool) -> Vec<LoggedIn> {
+fn of_logind(sessions: &[LoginSession], is_more: bool) -> Vec<LoggedIn> {
     let people = sessions.iter().filter(|session| session.is_of_a_person());
     let mut users: Vec<LoggedIn> = people.map(person).collect();
     if is_more {
@@ -70,7 +70,7 @@ fn of_logind(sessions: &[Session], is_more: bool) -> Vec<LoggedIn> {
     users
 }
 
-fn person(session: &Session) -> LoggedIn {
+fn person(session: &LoginSession) -> LoggedIn {
     let since = i64::try_from(session.since_usec).ok().filter(|usec| *usec > 0);
     LoggedIn {
         user: session.user.as_str().into(),
@@ -87,7 +87,7 @@ fn of_utmp(sources: &LoginSources) -> Result<Option<Vec<LoggedIn>>, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(describe(&error)),
     };
-    let all = logins(&text, Layout::NATIVE).map_err(|error| describe(&error))?;
+    let all = logins(&text, UtmpLayout::NATIVE).map_err(|error| describe(&error))?;
     let alive = all.into_iter().filter(|login| may_live(&sources.procfs, login));
     let user = |login: Login| LoggedIn {
         user: login.user.into(),

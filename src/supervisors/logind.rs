@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use zbus::{OwnedObjectPath, OwnedVariant};
 
-use super::bus::{ANSWER_TAKES, Address, Line};
+use super::bus::{ANSWER_TAKES, Address, BusConnection};
 pub use super::bus::{Bus, BusError};
 use super::systemd::{number, text};
 
@@ -25,7 +25,7 @@ const TEXT_CHARS: usize = 160;
 /// A connection to logind.
 #[derive(Debug)]
 pub struct Logind {
-    line: Line,
+    line: BusConnection,
 }
 
 /// A program that blocks a shutdown.
@@ -50,7 +50,7 @@ impl fmt::Display for Inhibitor {
 
 /// A session as logind reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Session {
+pub struct LoginSession {
     /// The user's name.
     pub user: String,
     /// `user`, `greeter`, `background`, `manager`, …
@@ -67,7 +67,7 @@ pub struct Session {
     pub since_usec: u64,
 }
 
-impl Session {
+impl LoginSession {
     /// Whether a person uses it: a shell over SSH, a console, a desktop. Excluded are a user's
     /// manager, timers, cron and lingering services, and login screens.
     pub fn is_of_a_person(&self) -> bool {
@@ -83,7 +83,7 @@ impl Session {
 }
 
 /// A session in a list: id, uid, user, seat, path.
-type Listed = (String, u32, String, String, OwnedObjectPath);
+type ListedSession = (String, u32, String, String, OwnedObjectPath);
 
 /// An inhibitor in a list: what, who, why, mode, uid, pid.
 type Inhibiting = (String, String, String, String, u32, u32);
@@ -103,7 +103,7 @@ impl Logind {
     /// # Errors
     /// No response, or not in time.
     pub async fn connect(bus: &Bus) -> Result<Self, BusError> {
-        Ok(Self { line: Line::connect(bus, "logind").await? })
+        Ok(Self { line: BusConnection::connect(bus, "logind").await? })
     }
 
     /// Whether a reboot may be requested: `yes`, `no`, `challenge`, `na`, or a word of a later
@@ -150,8 +150,8 @@ impl Logind {
     ///
     /// # Errors
     /// There is no logind, or no response of it.
-    pub async fn sessions(&self) -> Result<(Vec<Session>, bool), BusError> {
-        let listed: Vec<Listed> =
+    pub async fn sessions(&self) -> Result<(Vec<LoginSession>, bool), BusError> {
+        let listed: Vec<ListedSession> =
             self.line.query(manager(), "ListSessions", &(), ANSWER_TAKES).await?;
         let is_more = listed.len() > MOST_SESSIONS;
         let mut sessions = Vec::with_capacity(listed.len().min(MOST_SESSIONS));
@@ -171,11 +171,11 @@ impl Logind {
 }
 
 /// A session without a class may be of any user.
-fn session(user: &str, reply: &BTreeMap<String, OwnedVariant>) -> Result<Session, BusError> {
+fn session(user: &str, reply: &BTreeMap<String, OwnedVariant>) -> Result<LoginSession, BusError> {
     let of = |name: &str| reply.get(name).and_then(text).map(|text| bounded(&text));
     let lacks = |what: &str| BusError::Failed(format!("logind reports no {what} of a session"));
     let is_remote = reply.get("Remote").and_then(|value| bool::try_from(value).ok());
-    Ok(Session {
+    Ok(LoginSession {
         user: bounded(user),
         class: of("Class").ok_or_else(|| lacks("class"))?,
         kind: of("Type").unwrap_or_default(),

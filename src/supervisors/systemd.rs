@@ -11,7 +11,7 @@ use zbus::export::futures_core::Stream as _;
 pub use zbus::message::Sequence;
 use zbus::{DynamicType, MatchRule, Message, MessageStream, OwnedObjectPath, OwnedVariant};
 
-use super::bus::{ANSWER_TAKES, Address, Line};
+use super::bus::{ANSWER_TAKES, Address, BusConnection};
 pub use super::bus::{Bus, BusError};
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
@@ -25,7 +25,7 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 /// A connection to systemd.
 #[derive(Debug)]
 pub struct Systemd {
-    line: Line,
+    line: BusConnection,
 }
 
 /// The properties of a unit by their names in systemd.
@@ -37,7 +37,7 @@ impl Systemd {
     /// # Errors
     /// No response, or not in time.
     pub async fn connect(bus: &Bus) -> Result<Self, BusError> {
-        Ok(Self { line: Line::connect(bus, "systemd").await? })
+        Ok(Self { line: BusConnection::connect(bus, "systemd").await? })
     }
 
     async fn call<B>(
@@ -109,7 +109,7 @@ impl Systemd {
     ///
     /// # Errors
     /// There is no valid response of systemd.
-    pub async fn track_service(&self, name: &str) -> Result<(Change, Changes), String> {
+    pub async fn track_service(&self, name: &str) -> Result<(ServiceChange, Changes), String> {
         let path = self.path_of(name).await?;
         let rule = MatchRule::builder()
             .msg_type(zbus::message::Type::Signal)
@@ -122,7 +122,7 @@ impl Systemd {
         self.refer_to(&path).await;
         let properties = self.properties(&path).await?;
         // Earlier changes are in the properties.
-        Ok((Change { properties, position: Sequence::default() }, Changes(stream)))
+        Ok((ServiceChange { properties, position: Sequence::default() }, Changes(stream)))
     }
 
     async fn stream(&self, rule: MatchRule<'static>) -> Result<MessageStream, String> {
@@ -168,7 +168,7 @@ impl Systemd {
 
 /// A queued job of systemd.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct SystemdJob {
     /// Its object path.
     pub path: String,
     /// Name of the unit that the job is for.
@@ -183,13 +183,13 @@ pub struct Jobs(MessageStream);
 
 impl Jobs {
     /// The next job; `None`: the connection has ended. The call may be cancelled and repeated.
-    pub async fn next(&mut self) -> Option<Job> {
+    pub async fn next(&mut self) -> Option<SystemdJob> {
         loop {
             let message = poll_fn(|cx| Pin::new(&mut self.0).poll_next(cx)).await?.ok()?;
             let reply: Result<(u32, OwnedObjectPath, String), _> = message.body().deserialize();
             if let Ok((_, path, unit)) = reply {
                 let (path, position) = (path.as_str().to_owned(), message.recv_position());
-                return Some(Job { path, unit, position });
+                return Some(SystemdJob { path, unit, position });
             }
         }
     }
@@ -197,7 +197,7 @@ impl Jobs {
 
 /// A change of a service.
 #[derive(Debug)]
-pub struct Change {
+pub struct ServiceChange {
     /// As it is now.
     pub properties: Properties,
     /// The state before and after it.
@@ -210,7 +210,7 @@ pub struct Changes(MessageStream);
 
 impl Changes {
     /// The changes since the last call, if any; `None`: the connection has ended.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Change>> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<ServiceChange>> {
         loop {
             let message = match ready!(Pin::new(&mut self.0).poll_next(cx)) {
                 Some(Ok(message)) => message,
@@ -219,7 +219,7 @@ impl Changes {
             let reply: Result<(String, Properties, Vec<String>), _> = message.body().deserialize();
             if let Ok((_, properties, _)) = reply {
                 let position = message.recv_position();
-                return Poll::Ready(Some(Change { properties, position }));
+                return Poll::Ready(Some(ServiceChange { properties, position }));
             }
         }
     }

@@ -127,21 +127,21 @@ pub fn with_reserve<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T>
 /// Closes this many of the reserve until the returned value is dropped, for code that
 /// [`with_reserve`] does not cover.
 #[must_use = "the reserve fills up again once this is dropped"]
-pub fn lend(many: usize) -> Lent {
+pub fn lend(many: usize) -> LentDescriptors {
     // Held while descriptors are lent.
     let mut reserve = reserve();
     let of = KEPT_BACK.load(Ordering::Relaxed).min(many);
     KEPT_BACK.fetch_sub(of, Ordering::Relaxed);
     let left = reserve.len().saturating_sub(many);
     reserve.truncate(left);
-    Lent(of)
+    LentDescriptors(of)
 }
 
 /// Descriptors that [`lend`] has closed.
 #[derive(Debug)]
-pub struct Lent(usize);
+pub struct LentDescriptors(usize);
 
-impl Drop for Lent {
+impl Drop for LentDescriptors {
     fn drop(&mut self) {
         KEPT_BACK.fetch_add(self.0, Ordering::Relaxed);
     }

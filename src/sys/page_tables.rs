@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 /// `PAGEMAP_SCAN` of linux/fs.h (kernel 6.7): `_IOWR('f', 16, struct pm_scan_arg)`.
-const PAGEMAP_SCAN: u64 = (3 << 30) | ((size_of::<Scan>() as u64) << 16) | (0x66 << 8) | 16;
+const PAGEMAP_SCAN: u64 = (3 << 30) | ((size_of::<PagemapScan>() as u64) << 16) | (0x66 << 8) | 16;
 
 /// `PAGE_IS_FILE` and `PAGE_IS_PRESENT`: a resident page of a file, and no private copy.
 const PRESENT_OF_FILE: u64 = 1 << 2 | 1 << 3;
@@ -16,7 +16,7 @@ const MOST_FOUND: usize = 32;
 /// `struct pm_scan_arg`.
 #[repr(C)]
 #[derive(Debug, Default)]
-struct Scan {
+struct PagemapScan {
     size: u64,
     flags: u64,
     start: u64,
@@ -55,15 +55,15 @@ pub fn present_of_file(
     let mut start = addresses.start;
     while start < addresses.end {
         let mut regions = [Region::default(); MOST_FOUND];
-        let mut scan = Scan {
-            size: size_of::<Scan>() as u64,
+        let mut scan = PagemapScan {
+            size: size_of::<PagemapScan>() as u64,
             start,
             end: addresses.end,
             found: regions.as_mut_ptr().expose_provenance() as u64,
             found_length: MOST_FOUND as u64,
             all_of: PRESENT_OF_FILE,
             returned: PRESENT_OF_FILE,
-            ..Scan::default()
+            ..PagemapScan::default()
         };
         // SAFETY: the request has the structure's length. The kernel writes the structure and as
         // many regions as it says before it returns, and keeps neither.

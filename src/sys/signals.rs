@@ -18,7 +18,7 @@ const OF_KERNEL: i32 = 0x80;
 
 /// A received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedSignal {
     /// As in signal(7).
     pub signal: i32,
     /// Whether the kernel sent it: a key on the terminal, its hangup or resize.
@@ -75,7 +75,7 @@ impl Signals {
     /// # Errors
     /// The descriptor cannot be read.
     /// The descriptor cannot be read.
-    pub fn read(&self) -> io::Result<Vec<Received>> {
+    pub fn read(&self) -> io::Result<Vec<ReceivedSignal>> {
         let mut all = Vec::new();
         loop {
             let mut bytes = [0; INFO_BYTES * AT_ONCE];
@@ -124,12 +124,12 @@ pub fn is_session_leader() -> bool {
 }
 
 /// `struct signalfd_siginfo`: number, errno, code, pid, uid, each of 32 bits, and more.
-fn received(bytes: &[u8]) -> Received {
+fn received(bytes: &[u8]) -> ReceivedSignal {
     let number = |index: usize| {
         let field = bytes.get(4 * index..4 * index + 4).and_then(|field| field.try_into().ok());
         field.map_or(0, u32::from_ne_bytes)
     };
-    Received {
+    ReceivedSignal {
         signal: number(0).cast_signed(),
         is_of_kernel: number(2).cast_signed() == OF_KERNEL,
         pid: number(3),
@@ -168,7 +168,7 @@ mod tests {
         for (index, value) in [(0, 15_u32), (2, 0x80), (3, 4711), (4, 1000)] {
             bytes[4 * index..4 * index + 4].copy_from_slice(&value.to_ne_bytes());
         }
-        let expected = Received { signal: 15, is_of_kernel: true, pid: 4711, uid: 1000 };
+        let expected = ReceivedSignal { signal: 15, is_of_kernel: true, pid: 4711, uid: 1000 };
         assert_eq!(received(&bytes), expected);
         assert_eq!(received(&[]).signal, 0);
     }

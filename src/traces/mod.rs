@@ -25,7 +25,7 @@ use crate::model::{
     RuleId,
 };
 use ids::Ids;
-use round::{Ending, Round};
+use round::{RoundEnd, TraceRound};
 
 pub use spans::scope;
 
@@ -66,20 +66,20 @@ pub struct Tracer {
     rules: BTreeMap<RuleId, RuleTrace>,
     /// The latest of each kind.
     events: BTreeMap<&'static str, Event>,
-    unended: VecDeque<Unended>,
+    unended: VecDeque<UnendedAct>,
     finished: Vec<Trace>,
 }
 
 #[derive(Debug, Default)]
 struct RuleTrace {
-    alerts: Vec<Alert>,
-    round: Option<Round>,
+    alerts: Vec<TracedAlert>,
+    round: Option<TraceRound>,
     /// The round before, of the same alert.
     previous: Option<Ids>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Alert {
+struct TracedAlert {
     labels: BTreeMap<Arc<str>, Arc<str>>,
     summary: Option<String>,
     value: Reading<f64>,
@@ -89,7 +89,7 @@ struct Alert {
 
 /// An act whose trace was finished without its end.
 #[derive(Debug)]
-struct Unended {
+struct UnendedAct {
     decision: DecisionId,
     ids: Ids,
 }
@@ -128,7 +128,7 @@ impl Tracer {
         };
         let due: Vec<RuleId> = self.rules.iter().filter_map(due).collect();
         for rule in due {
-            self.close(&rule, Ending::Rest);
+            self.close(&rule, RoundEnd::Rest);
         }
         self.rules.retain(|_, known| !known.alerts.is_empty() || known.round.is_some());
         std::mem::take(&mut self.finished)
@@ -138,7 +138,7 @@ impl Tracer {
     pub fn end(&mut self) -> Vec<Trace> {
         let open: Vec<RuleId> = self.rules.keys().cloned().collect();
         for rule in open {
-            self.close(&rule, Ending::Cut);
+            self.close(&rule, RoundEnd::Cut);
         }
         std::mem::take(&mut self.finished)
     }
@@ -175,7 +175,7 @@ impl Tracer {
             None => {
                 let labels = change.labels.clone();
                 let (pending, firing) = (None, None);
-                known.alerts.push(Alert {
+                known.alerts.push(TracedAlert {
                     labels,
                     summary: None,
                     value: change.value,
@@ -197,9 +197,10 @@ impl Tracer {
     fn decision(&mut self, decision: DecisionRecord) {
         let rule = decision.rule.clone();
         let Some(known) = self.known(&rule) else { return };
-        let is_new = |round: &Round| round.is_full() || decision.is_act() && round.is_concluded();
+        let is_new =
+            |round: &TraceRound| round.is_full() || decision.is_act() && round.is_concluded();
         if known.round.as_ref().is_some_and(is_new) {
-            self.close(&rule, Ending::Rest);
+            self.close(&rule, RoundEnd::Rest);
         }
         let ids = Ids::of_round(&self.boot_id, decision.id);
         let Some(known) = self.rules.get_mut(&rule) else { return };
@@ -207,7 +208,7 @@ impl Tracer {
         let round = known.round.get_or_insert_with(|| {
             // The alert is in the trace of the first round alone.
             let alerts = if previous.is_none() { alerts.clone() } else { Vec::new() };
-            Round::new(ids, decision.at, alerts, previous.take())
+            TraceRound::new(ids, decision.at, alerts, previous.take())
         });
         for kind in read_events(&decision) {
             if let Some(event) = self.events.get(kind)
@@ -237,11 +238,11 @@ impl Tracer {
         }
     }
 
-    fn unended(&self, decision: DecisionId) -> Option<&Unended> {
+    fn unended(&self, decision: DecisionId) -> Option<&UnendedAct> {
         self.unended.iter().find(|unended| unended.decision == decision)
     }
 
-    fn close(&mut self, rule: &RuleId, ending: Ending) {
+    fn close(&mut self, rule: &RuleId, ending: RoundEnd) {
         let Some(known) = self.rules.get_mut(rule) else { return };
         let Some(round) = known.round.take() else { return };
         if known.alerts.iter().any(|alert| alert.firing.is_some()) {
@@ -251,7 +252,7 @@ impl Tracer {
             if self.unended.len() >= MOST_UNENDED {
                 self.unended.pop_front();
             }
-            self.unended.push_back(Unended { decision, ids: round.ids().clone() });
+            self.unended.push_back(UnendedAct { decision, ids: round.ids().clone() });
         }
         self.finished.push(spans::of_round(&round, rule, &self.boot_id, ending));
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Alert;
+use super::TracedAlert;
 use super::ids::Ids;
 use crate::model::{
     Action, AimCheck, DecisionId, DecisionRecord, Event, HoldReason, Moment, Outcome,
@@ -30,7 +30,7 @@ const RESTS_UNCONCLUDED: Duration = Duration::from_secs(60);
 
 /// Why a round is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum RoundEnd {
     /// No further entries.
     Rest,
     /// The program ends.
@@ -38,12 +38,12 @@ pub(super) enum Ending {
 }
 
 #[derive(Debug)]
-pub(super) struct Round {
+pub(super) struct TraceRound {
     ids: Ids,
     pub(super) began: Moment,
-    pub(super) alerts: Vec<Alert>,
+    pub(super) alerts: Vec<TracedAlert>,
     pub(super) events: Vec<Event>,
-    pub(super) acts: Vec<Act>,
+    pub(super) acts: Vec<TracedAct>,
     /// The previous round of the same alert.
     pub(super) previous: Option<Ids>,
     /// The time of the last entry.
@@ -52,13 +52,13 @@ pub(super) struct Round {
 }
 
 #[derive(Debug)]
-pub(super) struct Act {
+pub(super) struct TracedAct {
     pub(super) decision: DecisionRecord,
     pub(super) outcome: Option<Outcome>,
     pub(super) aim_check: Option<AimCheck>,
 }
 
-impl Act {
+impl TracedAct {
     fn is_act(&self) -> bool {
         self.decision.is_act()
     }
@@ -96,9 +96,14 @@ fn measured_within(action: &Action) -> Duration {
     }
 }
 
-impl Round {
+impl TraceRound {
     /// A round that begins now.
-    pub(super) fn new(ids: Ids, began: Moment, alerts: Vec<Alert>, previous: Option<Ids>) -> Self {
+    pub(super) fn new(
+        ids: Ids,
+        began: Moment,
+        alerts: Vec<TracedAlert>,
+        previous: Option<Ids>,
+    ) -> Self {
         Self {
             ids,
             began,
@@ -126,11 +131,11 @@ impl Round {
     pub(super) fn decide(&mut self, decision: DecisionRecord) {
         self.last = decision.at;
         self.alert_ended = false;
-        self.acts.push(Act { decision, outcome: None, aim_check: None });
+        self.acts.push(TracedAct { decision, outcome: None, aim_check: None });
     }
 
     /// The act of a decision, which gets an entry now.
-    pub(super) fn act(&mut self, id: DecisionId, now: Moment) -> Option<&mut Act> {
+    pub(super) fn act(&mut self, id: DecisionId, now: Moment) -> Option<&mut TracedAct> {
         let act = self.acts.iter_mut().find(|act| act.decision.id == id)?;
         self.last = self.last.max(now);
         Some(act)
@@ -148,8 +153,8 @@ impl Round {
 
     /// Whether the last act has a result. A further act begins another round.
     pub(super) fn is_concluded(&self) -> bool {
-        let since_act = self.acts.iter().rposition(Act::is_act);
-        since_act.is_some_and(|index| self.acts[index..].iter().any(Act::concludes))
+        let since_act = self.acts.iter().rposition(TracedAct::is_act);
+        since_act.is_some_and(|index| self.acts[index..].iter().any(TracedAct::concludes))
     }
 
     /// Whether the round is finished.

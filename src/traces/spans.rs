@@ -6,8 +6,8 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
 use super::ids::Ids;
-use super::round::{Act, Ending, Round};
-use super::{Alert, Trace};
+use super::round::{RoundEnd, TraceRound, TracedAct};
+use super::{Trace, TracedAlert};
 use crate::model::{
     AimCheck, Decision, Event, Evidence, Moment, Outcome, OutcomeResult, Pod, Reading, RuleId,
     Target,
@@ -82,7 +82,12 @@ fn values<'e>(prefix: &'e str, evidence: &'e [Evidence]) -> impl Iterator<Item =
 }
 
 /// The trace of a round, its root first.
-pub(super) fn of_round(round: &Round, rule: &RuleId, boot_id: &str, ending: Ending) -> Trace {
+pub(super) fn of_round(
+    round: &TraceRound,
+    rule: &RuleId,
+    boot_id: &str,
+    ending: RoundEnd,
+) -> Trace {
     let root = round.ids().root();
     let below = |mut spans: Vec<SpanData>| {
         spans.iter_mut().filter(|span| span.parent_span_id == SpanId::INVALID).for_each(|span| {
@@ -124,12 +129,12 @@ pub(super) fn of_round(round: &Round, rule: &RuleId, boot_id: &str, ending: Endi
     trace
 }
 
-fn mode(act: &Act) -> KeyValue {
+fn mode(act: &TracedAct) -> KeyValue {
     KeyValue::new("umawarden.mode", act.decision.mode.name())
 }
 
 /// The result of a round, by its last act.
-fn result(round: &Round, ending: Ending) -> (&'static str, Status) {
+fn result(round: &TraceRound, ending: RoundEnd) -> (&'static str, Status) {
     let mut acts = round.acts.iter().rev().filter(|act| act.decision.is_act());
     let Some(act) = acts.next() else { return ("held", Status::Unset) };
     if let Some(aim_check) = &act.aim_check {
@@ -140,7 +145,7 @@ fn result(round: &Round, ending: Ending) -> (&'static str, Status) {
         };
     }
     match &act.outcome {
-        None if ending == Ending::Cut => ("cut", Status::Unset),
+        None if ending == RoundEnd::Cut => ("cut", Status::Unset),
         None => ("unknown", Status::Unset),
         Some(outcome) => match &outcome.result {
             OutcomeResult::Skipped => ("skipped", Status::Unset),
@@ -176,7 +181,7 @@ fn of_event(ids: &Ids, event: &Event) -> SpanData {
     span(context, SpanId::INVALID, format!("event {kind}"), (at, at), attributes)
 }
 
-fn of_alert(round: &Round, rule: &RuleId, index: usize, alert: &Alert) -> SpanData {
+fn of_alert(round: &TraceRound, rule: &RuleId, index: usize, alert: &TracedAlert) -> SpanData {
     let mut attributes = Vec::new();
     attributes.extend(alert.value.value().map(|v| KeyValue::new("umawarden.alert.value", v)));
     attributes.extend(alert.summary.as_deref().map(|s| text("umawarden.alert.summary", s)));
@@ -190,7 +195,7 @@ fn of_alert(round: &Round, rule: &RuleId, index: usize, alert: &Alert) -> SpanDa
     span(context, SpanId::INVALID, format!("alert {}", rule.alert), (begins, ends), attributes)
 }
 
-fn of_act(round: &Round, act: &Act, ending: Ending) -> Vec<SpanData> {
+fn of_act(round: &TraceRound, act: &TracedAct, ending: RoundEnd) -> Vec<SpanData> {
     let decision = &act.decision;
     let decided = decision.decision;
     let context = round.ids().of_decision("decision", decision.id);
@@ -216,13 +221,13 @@ fn of_act(round: &Round, act: &Act, ending: Ending) -> Vec<SpanData> {
     std::iter::once(made).chain(below).collect()
 }
 
-fn ended(act: &Act) -> Moment {
+fn ended(act: &TracedAct) -> Moment {
     act.outcome.as_ref().map_or(act.decision.at, |outcome| outcome.ended)
 }
 
 /// From the start of the action to its outcome. An act without an outcome ends with the last entry
 /// of its round, and its outcome is unknown.
-fn step(round: &Round, act: &Act, ending: Ending) -> SpanData {
+fn step(round: &TraceRound, act: &TracedAct, ending: RoundEnd) -> SpanData {
     let decision = &act.decision;
     let parameters = serde_json::to_string(&decision.action).unwrap_or_default();
     let mut attributes = vec![
@@ -238,8 +243,8 @@ fn step(round: &Round, act: &Act, ending: Ending) -> SpanData {
     let parent = round.ids().of_decision("decision", decision.id).span_id();
     let Some(outcome) = &act.outcome else {
         let why = match ending {
-            Ending::Rest => "no outcome was recorded",
-            Ending::Cut => "the program ended before the outcome",
+            RoundEnd::Rest => "no outcome was recorded",
+            RoundEnd::Cut => "the program ended before the outcome",
         };
         attributes.push(text("umawarden.outcome", "unknown"));
         attributes.push(text("umawarden.outcome.detail", why));

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::Sysctl;
 
 pub use huge_pages::{HugePages, is_on};
-pub use reserve::{Memory, Reserve};
+pub use reserve::{CurrentMemory, Reserve};
 
 const PROFILES: &str = include_str!("profiles.yaml");
 
@@ -31,13 +31,13 @@ pub struct Profile {
     /// MemTotal in GiB, from and below.
     memory_gib: [u64; 2],
     /// In the order of the table.
-    pub settings: Vec<Advice>,
+    pub settings: Vec<SettingAdvice>,
 }
 
 /// One setting of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Advice {
+pub struct SettingAdvice {
     /// The sysctl.
     pub name: Sysctl,
     /// The value to set if the current one does not fit.
@@ -47,7 +47,7 @@ pub struct Advice {
     /// The reason.
     pub why: String,
     /// Its certainty.
-    pub source: Certainty,
+    pub source: ValueCertainty,
     /// Its cost.
     pub trades: String,
 }
@@ -55,7 +55,7 @@ pub struct Advice {
 /// The certainty of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Certainty {
+pub enum ValueCertainty {
     /// A measured value.
     Measured,
     /// Computed from a measured value.
@@ -66,7 +66,7 @@ pub enum Certainty {
     Guess,
 }
 
-impl Certainty {
+impl ValueCertainty {
     /// Its name in tables and JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -79,13 +79,13 @@ impl Certainty {
 }
 
 #[derive(Deserialize)]
-struct File {
+struct ProfileFile {
     profiles: Vec<Profile>,
 }
 
 /// What profiles need to know of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Node {
+pub struct TuneNode {
     /// The firmware's name of the machine; may be empty.
     pub model: String,
     /// `MemTotal`, in bytes.
@@ -97,17 +97,17 @@ pub struct Node {
 /// # Errors
 /// The built-in file is invalid, which a test excludes.
 pub fn profiles() -> Result<Vec<Profile>, String> {
-    let file: File = serde_saphyr::from_str(PROFILES).map_err(|error| error.to_string())?;
+    let file: ProfileFile = serde_saphyr::from_str(PROFILES).map_err(|error| error.to_string())?;
     Ok(file.profiles)
 }
 
 /// The first profile that fits the node.
-pub fn choose<'p>(profiles: &'p [Profile], node: &Node) -> Option<&'p Profile> {
+pub fn choose<'p>(profiles: &'p [Profile], node: &TuneNode) -> Option<&'p Profile> {
     profiles.iter().find(|profile| profile.fits(node))
 }
 
 impl Profile {
-    fn fits(&self, node: &Node) -> bool {
+    fn fits(&self, node: &TuneNode) -> bool {
         let matches = |pattern: &String| {
             Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(&node.model))
         };
@@ -124,7 +124,7 @@ impl Profile {
 
 /// The state of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Present {
+pub enum SettingState {
     /// The value that is in force.
     Value(u32),
     /// It is set by its twin in bytes.
@@ -135,18 +135,22 @@ pub enum Present {
 
 /// One row of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row<'p> {
+pub struct SettingRow<'p> {
     /// The profile's advice.
-    pub advice: &'p Advice,
+    pub advice: &'p SettingAdvice,
     /// The node's state.
-    pub now: Present,
+    pub now: SettingState,
     /// What the kernel raises a lower value to; 0: nothing.
     pub floor: u32,
 }
 
-impl<'p> Row<'p> {
+impl<'p> SettingRow<'p> {
     /// Compares the state of a node with a profile.
-    pub fn new(advice: &'p Advice, now: Present, huge_pages: Option<HugePages>) -> Self {
+    pub fn new(
+        advice: &'p SettingAdvice,
+        now: SettingState,
+        huge_pages: Option<HugePages>,
+    ) -> Self {
         let floor = match advice.name {
             Sysctl::MinFreeKbytes => huge_pages.map_or(0, |pages| pages.min_free_kib()),
             _ => 0,
@@ -159,17 +163,17 @@ impl<'p> Row<'p> {
     pub fn fits(&self) -> bool {
         let [from, to] = self.advice.accept;
         match self.now {
-            Present::Value(now) => (from..=to.max(self.floor)).contains(&now),
-            Present::InBytes | Present::Missing => true,
+            SettingState::Value(now) => (from..=to.max(self.floor)).contains(&now),
+            SettingState::InBytes | SettingState::Missing => true,
         }
     }
 
     /// The value that the node should have: a fitting one is kept. `None` if it cannot be set.
     pub fn wanted(&self) -> Option<u32> {
         match self.now {
-            Present::Value(now) if self.fits() => Some(now),
-            Present::Value(_) => Some(self.advice.value.max(self.floor)),
-            Present::InBytes | Present::Missing => None,
+            SettingState::Value(now) if self.fits() => Some(now),
+            SettingState::Value(_) => Some(self.advice.value.max(self.floor)),
+            SettingState::InBytes | SettingState::Missing => None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The effect of a higher reserve on `MemAvailable`, and on the start of engines.
 
-use super::Row;
+use super::SettingRow;
 use crate::model::Sysctl;
 
 /// The settings that keep memory free.
@@ -14,7 +14,7 @@ pub struct Reserve {
 
 /// A node's current memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct CurrentMemory {
     /// `MemTotal`.
     pub total_bytes: u64,
     /// `MemAvailable`.
@@ -25,10 +25,10 @@ pub struct Memory {
 
 impl Reserve {
     /// The settings with these rows applied.
-    pub fn wanted(self, rows: &[Row<'_>]) -> Self {
+    pub fn wanted(self, rows: &[SettingRow<'_>]) -> Self {
         let of = |sysctl, now| {
             let row = rows.iter().find(|row| row.advice.name == sysctl);
-            row.and_then(Row::wanted).map_or(now, u64::from)
+            row.and_then(SettingRow::wanted).map_or(now, u64::from)
         };
         Self {
             min_free_kib: of(Sysctl::MinFreeKbytes, self.min_free_kib),
@@ -48,21 +48,21 @@ impl Reserve {
 
     /// Memory that `MemAvailable` excludes (`si_mem_available`): the high watermark, and of the
     /// page cache the low watermark, at most half of it.
-    fn left_out_bytes(self, memory: &Memory) -> u64 {
+    fn left_out_bytes(self, memory: &CurrentMemory) -> u64 {
         let step = self.step_bytes(memory.total_bytes);
         let (low, high) = (self.min_free_bytes() + step, self.min_free_bytes() + 2 * step);
         high + low.min(memory.cache_bytes / 2)
     }
 
     /// `MemAvailable` with other settings.
-    pub fn available_under(self, other: Self, memory: &Memory) -> u64 {
+    pub fn available_under(self, other: Self, memory: &CurrentMemory) -> u64 {
         let (now, then) = (self.left_out_bytes(memory), other.left_out_bytes(memory));
         let available = memory.available_bytes.saturating_add(now);
         available.saturating_sub(then)
     }
 }
 
-impl Memory {
+impl CurrentMemory {
     /// The memory that vLLM needs available to start at this utilization.
     pub fn wanted_by_vllm(&self, utilization: f64) -> u64 {
         #[expect(

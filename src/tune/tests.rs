@@ -4,8 +4,8 @@ use super::*;
 
 const GIB: u64 = 1 << 30;
 
-fn node(model: &str, gib: u64) -> Node {
-    Node { model: model.to_owned(), memory_bytes: gib * GIB }
+fn node(model: &str, gib: u64) -> TuneNode {
+    TuneNode { model: model.to_owned(), memory_bytes: gib * GIB }
 }
 
 #[test]
@@ -59,13 +59,13 @@ fn a_node_gets_the_profile_of_its_kind_and_size() {
 fn a_fitting_value_is_kept() {
     let profiles = profiles().unwrap();
     let spark = choose(&profiles, &node("NVIDIA_DGX_Spark", 121)).unwrap();
-    let row = |now| Row::new(&spark.settings[0], now, None);
+    let row = |now| SettingRow::new(&spark.settings[0], now, None);
     for (now, fits, wanted) in [
-        (Present::Value(67_584), false, Some(1 << 20)),
-        (Present::Value(2 << 20), true, Some(2 << 20)),
-        (Present::Value(40 << 20), false, Some(1 << 20)),
-        (Present::Missing, true, None),
-        (Present::InBytes, true, None),
+        (SettingState::Value(67_584), false, Some(1 << 20)),
+        (SettingState::Value(2 << 20), true, Some(2 << 20)),
+        (SettingState::Value(40 << 20), false, Some(1 << 20)),
+        (SettingState::Missing, true, None),
+        (SettingState::InBytes, true, None),
     ] {
         assert_eq!((row(now).fits(), row(now).wanted()), (fits, wanted), "{now:?}");
     }
@@ -73,7 +73,7 @@ fn a_fitting_value_is_kept() {
 
 #[test]
 fn a_reserve_of_4_gib_more_costs_the_measured_memory() {
-    let memory = Memory {
+    let memory = CurrentMemory {
         total_bytes: 121 * GIB + GIB / 2,
         available_bytes: 115 * GIB,
         cache_bytes: GIB / 4,
@@ -84,12 +84,15 @@ fn a_reserve_of_4_gib_more_costs_the_measured_memory() {
     // About 6.2 GiB were measured on a DGX Spark.
     assert!((57..64).contains(&(lost * 10 / GIB)), "{lost}");
     assert_eq!(before.available_under(before, &memory), memory.available_bytes);
-    assert_eq!(after.available_under(before, &Memory { available_bytes: 0, ..memory }), lost);
+    assert_eq!(
+        after.available_under(before, &CurrentMemory { available_bytes: 0, ..memory }),
+        lost
+    );
 }
 
 #[test]
 fn vllm_requires_its_share_of_total_memory() {
-    let memory = Memory { total_bytes: 1_001, available_bytes: 0, cache_bytes: 0 };
+    let memory = CurrentMemory { total_bytes: 1_001, available_bytes: 0, cache_bytes: 0 };
     assert_eq!(memory.wanted_by_vllm(0.9), 901);
 }
 
@@ -98,7 +101,8 @@ fn a_reserve_below_what_huge_pages_want_is_never_set() {
     let profiles = profiles().unwrap();
     let spark = profiles.iter().find(|profile| profile.name == "dgx-spark").unwrap();
     let pages = |bytes| HugePages { bytes, zones: 2, total_bytes: 121 * GIB };
-    let row = |now, pages| Row::new(&spark.settings[0], Present::Value(now), Some(pages));
+    let row =
+        |now, pages| SettingRow::new(&spark.settings[0], SettingState::Value(now), Some(pages));
     let (small, large) = (pages(2 << 20), pages(512 << 20));
     // As Linux 6.18 on x86-64 has it with three zones.
     assert_eq!(HugePages { zones: 3, ..small }.min_free_kib(), 67_584);
@@ -111,7 +115,7 @@ fn a_reserve_below_what_huge_pages_want_is_never_set() {
     assert_eq!((lowered.fits(), lowered.raised_to()), (true, Some(6_343_884)));
     let high = row(20_000_000, large);
     assert_eq!((high.fits(), high.wanted()), (false, Some(6_343_884)));
-    let other = Row::new(&spark.settings[1], Present::Value(10), Some(large));
+    let other = SettingRow::new(&spark.settings[1], SettingState::Value(10), Some(large));
     assert_eq!(other.wanted(), Some(200));
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use umawarden::daemon::clock::uptime;
-use umawarden::leases::Ledger;
+use umawarden::leases::LeaseLedger;
 use umawarden::model::{GateRequest, LeaseRequest};
 
 use super::processes::{Program, get};
@@ -29,7 +29,7 @@ pub fn measure() {
     let program = Program::umawarden(&folder.path().join("data"), 19_945, &arguments);
     std::thread::sleep(Duration::from_secs(2));
     row("answer of the gate, nobody waits", "ms", answers(&program, || {}));
-    let ledger = Ledger::new(folder.path(), "/proc".as_ref());
+    let ledger = LeaseLedger::new(folder.path(), "/proc".as_ref());
     let mut turns = Vec::new();
     ask(&ledger, &mut turns);
     let is_over = AtomicBool::new(false);
@@ -70,7 +70,7 @@ fn answers(program: &Program, pause: impl Fn()) -> Vec<f64> {
     (0..ANSWERS).map(answer).collect()
 }
 
-fn ask(ledger: &Ledger, turns: &mut Vec<f64>) {
+fn ask(ledger: &LeaseLedger, turns: &mut Vec<f64>) {
     let holder = ledger.own_process();
     let began = Instant::now();
     let asked = ledger.update(|book| {

@@ -16,7 +16,8 @@ use umawarden::model::{
     Readings, metric,
 };
 use umawarden::recording::{
-    Begin, Entry, RecordedRules, RecordedStep, Ring, RuleText, Said, SegmentReader, segment_files,
+    RecordedRules, RecordedStep, RecordingEntry, RecordingRing, RuleText, SegmentBegin,
+    SegmentReader, StepResult, segment_files,
 };
 use umawarden::sources::memory::MemorySource;
 use umawarden::sources::process::ProcessSource;
@@ -121,7 +122,7 @@ impl Minute {
     /// Records `time` into a folder; returns its size in bytes.
     fn record(&self, folder: &Path, time: Duration) -> u64 {
         let mut at = Moment { uptime: Duration::from_secs(1000), utc: Timestamp::UNIX_EPOCH };
-        let mut ring = Ring::new(folder, ENDLESS, begin(at, self.interval));
+        let mut ring = RecordingRing::new(folder, ENDLESS, begin(at, self.interval));
         let end = at.uptime + time;
         let mut repetition = 0.0;
         while at.uptime < end {
@@ -129,8 +130,8 @@ impl Minute {
                 at.uptime += self.interval;
                 at.utc += self.interval;
                 let seen = seen.iter().map(|seen| again(seen, first, repetition)).collect();
-                let step = RecordedStep { at, seen, said: Said::default() };
-                ring.take(&Entry::Step(step)).unwrap();
+                let step = RecordedStep { at, seen, said: StepResult::default() };
+                ring.take(&RecordingEntry::Step(step)).unwrap();
             }
             repetition += 1.0;
         }
@@ -166,7 +167,7 @@ fn move_counters(readings: &mut Readings, first: &Readings, last: &Readings, rep
     }
 }
 
-fn begin(at: Moment, interval: Duration) -> Begin {
+fn begin(at: Moment, interval: Duration) -> SegmentBegin {
     let text = |file: umawarden::config::mistake::SourceText| RuleText {
         name: file.name.to_string(),
         text: file.text.replace("interval: 100ms", &format!("interval: {interval:?}")),
@@ -181,5 +182,5 @@ fn begin(at: Moment, interval: Duration) -> Begin {
         cluster: None,
         files: shipped_rules().into_iter().map(text).collect(),
     };
-    Begin::of_process("bench", at, DecisionId(1), rules)
+    SegmentBegin::of_process("bench", at, DecisionId(1), rules)
 }

@@ -23,7 +23,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use umawarden::access::{AccessControl, AccessFiles, NewToken, create_token};
-use umawarden::exports::{Limits, access_table};
+use umawarden::exports::{ClientLimits, access_table};
 use umawarden::model::{Credential, Moment, OrderedBy, Role};
 
 use crate::exports::server::{PATIENCE, Response, Server, no_queries, parse, start_behind};
@@ -79,7 +79,7 @@ impl Files {
     }
 
     fn serve(&self) -> Server {
-        start_behind(self.open(), Limits::default(), no_queries())
+        start_behind(self.open(), ClientLimits::default(), no_queries())
     }
 }
 
@@ -312,8 +312,11 @@ fn an_unverified_certificate_gives_no_role() {
 #[test]
 fn endless_handshakes_are_cut_off_and_block_no_other_client() {
     let files = Files::new(TLS, "[]\n");
-    let limits =
-        Limits { handshake: Duration::from_millis(300), connections: 16, ..Limits::default() };
+    let limits = ClientLimits {
+        handshake: Duration::from_millis(300),
+        connections: 16,
+        ..ClientLimits::default()
+    };
     let server = start_behind(files.open(), limits, no_queries());
     // More connections than the limit, each before its handshake or in the middle of it.
     let mut stuck: Vec<TcpStream> = (0..40).map(|_| server.connect()).collect();

@@ -9,7 +9,9 @@ use umawarden::config::settings::{Environment, RuleSource};
 
 use crate::rules_check::assert_golden;
 
-fn load_file(path: impl Into<PathBuf>) -> Result<umawarden::config::reader::Loaded, LoadError> {
+fn load_file(
+    path: impl Into<PathBuf>,
+) -> Result<umawarden::config::reader::LoadedConfig, LoadError> {
     let flags = LoadFlags { config_file: Some(path.into()), ..LoadFlags::default() }.into();
     load(&flags, &Environment::default())
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
-use umawarden::journal::{Entry as JournalEntry, Journal, Note, Retention};
+use umawarden::journal::{Journal, JournalEntry, Note, Retention};
 use umawarden::model::{
     AssessmentLimits, DecisionId, Event, FORGET_RECEIVED_AFTER, Mode, Moment, Observation, Outcome,
     OutcomeResult, ProgramEvent, Reading, Readings, Release, ReleaseEnd, ReleaseMemory,
@@ -17,7 +17,8 @@ use umawarden::model::{
 };
 use umawarden::policy::Policy;
 use umawarden::recording::{
-    Begin, Entry, RecordedRules, RecordedStep, Ring, RuleText, Said, segment_files,
+    RecordedRules, RecordedStep, RecordingEntry, RecordingRing, RuleText, SegmentBegin, StepResult,
+    segment_files,
 };
 
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -55,7 +56,7 @@ pub fn moment(step: u64) -> Moment {
     Moment { uptime: Duration::from_secs(1000) + since, utc: utc + since }
 }
 
-fn begin(mode: Mode) -> Begin {
+fn begin(mode: Mode) -> SegmentBegin {
     let rules = RecordedRules {
         mode,
         evaluation_interval: INTERVAL,
@@ -66,14 +67,14 @@ fn begin(mode: Mode) -> Begin {
         cluster: None,
         files: vec![RuleText { name: "rules.yaml".to_owned(), text: RULES.to_owned() }],
     };
-    Begin::of_process("boot", moment(0), DecisionId(1), rules)
+    SegmentBegin::of_process("boot", moment(0), DecisionId(1), rules)
 }
 
 /// The storage of a daemon, with its recording and journal.
 pub struct Node {
     pub storage: tempfile::TempDir,
     policy: Policy,
-    ring: Ring,
+    ring: RecordingRing,
     journal: Journal,
     schema: Arc<Schema>,
     step: u64,
@@ -91,7 +92,7 @@ impl Node {
         let retention = Retention { max_age: Duration::from_secs(86_400), max_bytes: 64 << 20 };
         Self {
             policy: Policy::new(moment(0), mode, &rules, DecisionId(1)),
-            ring: Ring::new(&storage.path().join("recording"), ring_bytes, begin(mode)),
+            ring: RecordingRing::new(&storage.path().join("recording"), ring_bytes, begin(mode)),
             journal: Journal::open(storage.path(), retention),
             storage,
             schema: Arc::new(Schema { series }),
@@ -145,13 +146,13 @@ impl Node {
             self.journal.record(&JournalEntry::Outcome(outcome.clone()));
             self.outcomes.push(outcome);
         }
-        let said = Said {
+        let said = StepResult {
             events: step.events,
             alerts: step.alerts,
             decisions: step.decisions,
             aim_checks: step.aim_checks,
         };
-        self.ring.take(&Entry::Step(RecordedStep { at, seen, said })).unwrap();
+        self.ring.take(&RecordingEntry::Step(RecordedStep { at, seen, said })).unwrap();
         self.ring.flush().unwrap();
     }
 

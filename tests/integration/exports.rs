@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use flate2::read::GzDecoder;
 use serde_json::json;
 use umawarden::exports::{
-    Limits, Page, PageRequest, Queries, ReloadFailure, Start, bind, check_telemetry_path,
+    ClientLimits, Page, PageRequest, PageStart, Queries, ReloadFailure, bind, check_telemetry_path,
 };
 use umawarden::model::OrderedBy;
 
@@ -216,7 +216,7 @@ fn an_unknown_rule_is_an_error_and_not_an_empty_list() {
         Ok(Page { items, more: false })
     };
     let queries = Queries { decisions: Box::new(decisions), ..no_queries() };
-    let server = start_with(Limits::default(), queries);
+    let server = start_with(ClientLimits::default(), queries);
     let rules = server.get("/api/v1/rules").json();
     let known = rules["data"]["groups"][0]["rules"][0]["name"].as_str().unwrap().to_owned();
     for quiet in [known.clone(), format!("memory/{known}"), "memory/Gone&since=5".to_owned()] {
@@ -308,15 +308,15 @@ fn rules_and_alerts_have_the_shape_of_prometheus() {
 fn the_journal_is_paged_as_requested() {
     let echo = |request: PageRequest| {
         let start = match request.start {
-            Start::Newest => json!("newest"),
-            Start::Before(id) => json!({ "before": id }),
-            Start::After(id) => json!({ "after": id }),
+            PageStart::Newest => json!("newest"),
+            PageStart::Before(id) => json!({ "before": id }),
+            PageStart::After(id) => json!({ "after": id }),
         };
         let item = json!({"id": 7, "limit": request.limit, "start": start, "rule": request.rule});
         Ok(Page { items: vec![item], more: true })
     };
     let queries = Queries { events: Box::new(echo), decisions: Box::new(echo), ..no_queries() };
-    let server = start_with(Limits::default(), queries);
+    let server = start_with(ClientLimits::default(), queries);
     let page = server.get("/api/v1/events?limit=5&before=8").json();
     assert_eq!(page["data"]["more"], true);
     assert_eq!(page["data"]["events"][0]["limit"], 5);
@@ -344,7 +344,7 @@ fn the_journal_is_paged_as_requested() {
 #[test]
 fn a_slow_or_failing_journal_affects_no_other_route() {
     let (journal, queries) = blocked_journal();
-    let limits = Limits { query: Duration::from_millis(50), ..Limits::default() };
+    let limits = ClientLimits { query: Duration::from_millis(50), ..ClientLimits::default() };
     let server = start_with(limits, queries);
     let late = server.get("/api/v1/events");
     assert_eq!((late.status, &late.json()["errorType"]), (503, &json!("unavailable")));
@@ -354,7 +354,7 @@ fn a_slow_or_failing_journal_affects_no_other_route() {
 
     let broken = Box::new(|_| panic!("a bug in the journal"));
     let queries = Queries { decisions: broken, ..no_queries() };
-    let server = start_with(Limits::default(), queries);
+    let server = start_with(ClientLimits::default(), queries);
     assert_eq!(server.get("/api/v1/decisions").status, 500);
     assert!(server.get("/").text().contains("the journal cannot be read"));
     let down = server.get("/api/v1/events");
@@ -365,7 +365,8 @@ fn a_slow_or_failing_journal_affects_no_other_route() {
 
 #[test]
 fn a_client_with_a_slow_request_is_cut_off() {
-    let limits = Limits { request_header: Duration::from_millis(100), ..Limits::default() };
+    let limits =
+        ClientLimits { request_header: Duration::from_millis(100), ..ClientLimits::default() };
     let server = start_with(limits, no_queries());
     let mut slow = server.connect();
     slow.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: ").unwrap();
@@ -379,8 +380,11 @@ fn a_client_with_a_slow_request_is_cut_off() {
 fn a_client_that_does_not_read_its_response_is_cut_off() {
     let large = |_: PageRequest| Ok(Page { items: vec![json!("x".repeat(64 << 20))], more: false });
     let queries = Queries { events: Box::new(large), decisions: Box::new(large), ..no_queries() };
-    let limits =
-        Limits { response: Duration::from_millis(100), query: PATIENCE, ..Limits::default() };
+    let limits = ClientLimits {
+        response: Duration::from_millis(100),
+        query: PATIENCE,
+        ..ClientLimits::default()
+    };
     let server = start_with(limits, queries);
     let mut greedy = server.connect();
     greedy.write_all(b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -410,7 +414,7 @@ fn is_closed(stream: &TcpStream) -> bool {
 
 #[test]
 fn a_client_that_hoards_connections_keeps_out_only_itself() {
-    let limits = Limits { connections: 20, ..Limits::default() };
+    let limits = ClientLimits { connections: 20, ..ClientLimits::default() };
     let server = start_with(limits, no_queries());
     let mut hoard: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
     for stream in &mut hoard {
@@ -439,7 +443,7 @@ fn hundreds_of_concurrent_connections_are_all_served() {
 #[test]
 fn shutdown_completes_open_requests_and_closes_idle_connections() {
     let (journal, queries) = blocked_journal();
-    let server = start_with(Limits::default(), queries);
+    let server = start_with(ClientLimits::default(), queries);
     let mut idle = server.connect();
     idle.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     let mut open = server.connect();
@@ -459,7 +463,7 @@ fn shutdown_completes_open_requests_and_closes_idle_connections() {
 #[test]
 fn a_request_in_progress_is_not_cut_off_for_a_new_connection() {
     let (journal, queries) = blocked_journal();
-    let limits = Limits { connections: 2, query: PATIENCE, ..Limits::default() };
+    let limits = ClientLimits { connections: 2, query: PATIENCE, ..ClientLimits::default() };
     let server = start_with(limits, queries);
     let mut oldest = server.connect();
     let request = b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
@@ -487,7 +491,7 @@ fn shutdown_does_not_wait_for_an_endless_request() {
     stop.send(true).unwrap();
     thread.join().unwrap().unwrap();
     assert!(
-        began.elapsed() < Limits::default().reload,
+        began.elapsed() < ClientLimits::default().reload,
         "the shutdown waited for the reload's deadline"
     );
 }

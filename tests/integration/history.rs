@@ -9,7 +9,7 @@ use std::time::Duration;
 use assert_cmd::Command;
 use jiff::Timestamp;
 use serde_json::Value;
-use umawarden::journal::{Entry, Journal, Note, Retention};
+use umawarden::journal::{Journal, JournalEntry, Note, Retention};
 use umawarden::model::{
     Action, AimCheck, CacheKind, Decision, DecisionId, DecisionRecord, Event, Evidence, HoldReason,
     KernelEvent, Mode, Moment, OomConstraint, Outcome, OutcomeResult, ProgramEvent, Reading,
@@ -49,9 +49,9 @@ fn oom_kill() -> Event {
 /// A kill, an act with its outcome, a hold, and a note.
 fn fill(dir: &Path) -> Journal {
     let journal = Journal::open(dir, RETENTION);
-    journal.record(&Entry::Note(Note { at: at(0), text: "start".to_owned() }));
+    journal.record(&JournalEntry::Note(Note { at: at(0), text: "start".to_owned() }));
     let (boot_id, events) = (Arc::from("boot"), vec![oom_kill()]);
-    journal.record(&Entry::KernelLog { boot_id, events, resume_seq: 78 });
+    journal.record(&JournalEntry::KernelLog { boot_id, events, resume_seq: 78 });
     let act = DecisionRecord {
         id: DecisionId(1),
         at: at(2),
@@ -67,8 +67,8 @@ fn fill(dir: &Path) -> Journal {
     };
     let decision = Decision::Hold(HoldReason::Cooldown);
     let hold = DecisionRecord { id: DecisionId(2), at: at(4), decision, ..act.clone() };
-    journal.record(&Entry::Decision(act));
-    journal.record(&Entry::Outcome(Outcome {
+    journal.record(&JournalEntry::Decision(act));
+    journal.record(&JournalEntry::Outcome(Outcome {
         decision: DecisionId(1),
         action: "drop_caches".to_owned(),
         result: OutcomeResult::Done,
@@ -76,7 +76,7 @@ fn fill(dir: &Path) -> Journal {
         took: Duration::from_micros(410_600),
         effect: None,
     }));
-    journal.record(&Entry::AimCheck(AimCheck {
+    journal.record(&JournalEntry::AimCheck(AimCheck {
         decision: DecisionId(1),
         at: at(3),
         aim_met: Some(true),
@@ -85,7 +85,7 @@ fn fill(dir: &Path) -> Journal {
         before: evidence(1.2),
         after: evidence(6.5),
     }));
-    journal.record(&Entry::Decision(hold));
+    journal.record(&JournalEntry::Decision(hold));
     journal.next_decision_id(at(0).utc, PATIENCE);
     journal
 }
@@ -136,7 +136,7 @@ fn a_received_alert_is_shown_with_its_sender() {
     };
     let kind = ProgramEvent::ReceivedAlert { to: ReceivedTurn::Firing, alert: Arc::new(alert) };
     let events = vec![Event { utc: Some(at(1).utc), seq: None, kind: kind.into() }];
-    journal.record(&Entry::KernelLog { boot_id: Arc::from("boot"), events, resume_seq: 78 });
+    journal.record(&JournalEntry::KernelLog { boot_id: Arc::from("boot"), events, resume_seq: 78 });
     journal.close(PATIENCE).unwrap();
     let expected = "2026-11-21T00:00:01.123Z  received_alert      NodeMemoryLow fires, began at \
                     2026-11-21T00:00:00.123Z; reported by user \\u{1b}alice (10.0.0.7)";
@@ -225,7 +225,7 @@ fn a_remedy_without_an_aim_misses_none() {
     let dir = tempfile::tempdir().unwrap();
     let journal = fill(dir.path());
     for (aim_met, has_aim) in [(Some(false), true), (Some(false), false), (Some(true), false)] {
-        journal.record(&Entry::AimCheck(AimCheck {
+        journal.record(&JournalEntry::AimCheck(AimCheck {
             decision: DecisionId(1),
             at: at(3),
             aim_met,
@@ -323,7 +323,7 @@ fn a_reader_that_closes_early_is_no_error() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), RETENTION);
     for second in 0..5_000 {
-        journal.record(&Entry::Note(Note { at: at(second), text: "x".repeat(100) }));
+        journal.record(&JournalEntry::Note(Note { at: at(second), text: "x".repeat(100) }));
         if second % 1_000 == 0 {
             journal.next_decision_id(at(0).utc, PATIENCE);
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use umawarden::journal::{
-    DecisionQuery, Entry, EventQuery, Journal, JournalReader, Note, Order, Retention,
+    DecisionQuery, EventQuery, Journal, JournalEntry, JournalReader, Note, Order, Retention,
 };
 use umawarden::model::{
     Action, Decision, DecisionId, DecisionRecord, Event, KernelEvent, Mode, Moment, Reading,
@@ -63,7 +63,7 @@ fn child_that_writes_until_it_is_killed() {
     let first = journal.next_decision_id(now().utc, PATIENCE).0;
     for (seq, id) in (resume.resume_seq.saturating_sub(5)..).zip(first..) {
         let boot_id = Arc::from(BOOT);
-        journal.record(&Entry::KernelLog {
+        journal.record(&JournalEntry::KernelLog {
             boot_id,
             events: vec![event(seq)],
             resume_seq: seq + 1,
@@ -195,7 +195,7 @@ fn entries_wait_for_a_full_disk_and_are_written_once_it_has_space() {
         let boot_id = Arc::from(BOOT);
         let events = vec![event(recorded)];
         recorded += 1;
-        journal.record(&Entry::KernelLog { boot_id, events, resume_seq: recorded });
+        journal.record(&JournalEntry::KernelLog { boot_id, events, resume_seq: recorded });
         last = DecisionId(last.0 + 1);
         if let Err(error) = journal.intent(&decision(last), PATIENCE) {
             break error;
@@ -240,7 +240,7 @@ fn a_read_only_disk_is_reported_and_its_journal_stays_readable() {
     let Some(disk) = Disk::mount(1_024) else { return };
     let dir = disk.path().join("state");
     let journal = Journal::open(&dir, RETENTION);
-    journal.record(&Entry::Note(Note { at: now(), text: "before".to_owned() }));
+    journal.record(&JournalEntry::Note(Note { at: now(), text: "before".to_owned() }));
     journal.close(PATIENCE).unwrap();
     disk.remount("ro");
     let journal = Journal::open(&dir, RETENTION);

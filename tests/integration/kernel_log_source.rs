@@ -11,7 +11,9 @@ use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use umawarden::model::{KernelRecord, Moment, Observation, SYSLOG_SEQ_BASE};
-use umawarden::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd, Reader, ResumeFrom};
+use umawarden::sources::kernel_log::{
+    KernelLogReader, KernelLogSource, ReadClock, ReadEnd, ResumeFrom,
+};
 
 const DEV_KMSG: &str = "/dev/kmsg";
 const PRINTK_DEVKMSG: &str = "/proc/sys/kernel/printk_devkmsg";
@@ -113,7 +115,7 @@ fn mark(what: &str) -> String {
 fn a_live_record_wakes_the_poller_and_is_read_as_written() {
     let Some(_flooding) = Flooding::allowed() else { return };
     let (mut source, _) = drained(DEV_KMSG, None);
-    assert_eq!((source.reader(), source.reason()), (Reader::Kmsg, None));
+    assert_eq!((source.reader(), source.reason()), (KernelLogReader::Kmsg, None));
     assert!(source.drained_once());
     let mark = mark("live");
     say(&mut writer(), &format!("<10>{mark} a\u{7}b\n"));
@@ -225,9 +227,9 @@ fn the_syslog_ring_is_read_where_dev_kmsg_is_missing() {
     let mark = mark("syslog");
     let mut writer = writer();
     (0..3).for_each(|number| say(&mut writer, &format!("<30>{mark} {number}\n")));
-    assert_eq!(KernelLogSource::open(Path::new(path), None).reader(), Reader::None);
+    assert_eq!(KernelLogSource::open(Path::new(path), None).reader(), KernelLogReader::None);
     let mut source = KernelLogSource::open_or_syslog(Path::new(path), None);
-    assert_eq!(source.reader(), Reader::Syslog);
+    assert_eq!(source.reader(), KernelLogReader::Syslog);
     let reason = source.reason().unwrap().to_string();
     assert!(reason.contains(path) && reason.contains("syslog(2)"), "{reason}");
     let mut seen = Vec::new();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use assert_cmd::Command;
 use jiff::Timestamp;
 use serde_json::Value;
-use umawarden::journal::{Entry, Journal, Retention};
+use umawarden::journal::{Journal, JournalEntry, Retention};
 use umawarden::model::{
     EngineKind, Event, LoadConfiguration, LoadEnd, LoadReceipt, ProgramEvent, Release, ReleaseEnd,
     ReleaseMemory, WhyUnknown,
@@ -103,7 +103,7 @@ fn release(engine: &str, seconds: i64) -> Event {
 pub fn write(dir: &Path, events: Vec<Event>) {
     let retention = Retention { max_age: Duration::from_secs(40_000 * 86_400), max_bytes: 1 << 30 };
     let journal = Journal::open(dir, retention);
-    journal.record(&Entry::KernelLog { boot_id: Arc::from("b"), events, resume_seq: 1 });
+    journal.record(&JournalEntry::KernelLog { boot_id: Arc::from("b"), events, resume_seq: 1 });
     journal.close(Duration::from_secs(10)).unwrap();
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use assert_cmd::Command;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use umawarden::journal::{Entry, Journal, Retention};
+use umawarden::journal::{Journal, JournalEntry, Retention};
 use umawarden::model::{
     Action, AlertChange, AlertState, CacheKind, Decision, DecisionId, DecisionRecord, EngineKind,
     EnginePhase, EngineTarget, Event, HoldReason, Mode, Moment, ProcessId, ProgramEvent, Reading,
@@ -49,11 +49,11 @@ impl Storage {
 
     fn event(&self, seconds: i64, kind: ProgramEvent) {
         let event = Event { kind: kind.into(), utc: Some(self.at(seconds).utc), seq: None };
-        self.journal.record(&Entry::Event { boot_id: "b".into(), event });
+        self.journal.record(&JournalEntry::Event { boot_id: "b".into(), event });
     }
 
     fn alert(&self, seconds: i64, rule: &RuleId, to: AlertState) {
-        self.journal.record(&Entry::Alert(AlertChange {
+        self.journal.record(&JournalEntry::Alert(AlertChange {
             at: self.at(seconds),
             rule: rule.clone(),
             labels: Default::default(),
@@ -72,7 +72,7 @@ impl Storage {
         (mode, decision): (Mode, Decision),
     ) {
         self.decisions += 1;
-        self.journal.record(&Entry::Decision(DecisionRecord {
+        self.journal.record(&JournalEntry::Decision(DecisionRecord {
             id: DecisionId(self.decisions),
             at: self.at(seconds),
             rule: rule.clone(),

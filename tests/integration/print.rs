@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use umawarden::doctor::{Advice, ContainerFacts, Fact, Facts, Severity, examine, unit};
+use umawarden::doctor::{AdviceTable, ContainerFacts, DoctorFacts, Fact, Severity, examine, unit};
 
 use crate::daemon::binary;
 
@@ -63,13 +63,13 @@ fn timeouts_of_the_engine_unit_exceed_those_of_the_gate() {
 
 #[test]
 fn the_doctor_finds_nothing_wrong_with_them() {
-    let advice = Advice::default();
+    let advice = AdviceTable::default();
     let mut missing = |_: &Path| Err(std::io::ErrorKind::NotFound.into());
     let engine = unit("chat.service", &[printed(&ENGINE)], &advice, &mut missing).unwrap();
     assert!(engine.is_launched, "{engine:?}");
     let names = ["chat.service", "umawarden.service", "network-online.target"];
     let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
-    let findings = examine(&Facts {
+    let findings = examine(&DoctorFacts {
         advice,
         page_bytes: 4096,
         hidden_cma_bytes: Fact::Absent,

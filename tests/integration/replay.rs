@@ -16,13 +16,14 @@ use umawarden::config::guard_rails::default_guard_rails;
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::model::{
-    AssessmentLimits, DecisionId, Event, FORGET_RECEIVED_AFTER, KernelRecord, Mode, Moment,
-    Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past, PastAct, Pause,
+    AssessmentLimits, DecisionId, EarlierRuns, Event, FORGET_RECEIVED_AFTER, KernelRecord, Mode,
+    Moment, Observation, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, PastAct, Pause,
     Reading, Readings, RuleId, RuleSelector, Schema, SeriesKey, Source,
 };
 use umawarden::policy::{Policy, Step};
 use umawarden::recording::{
-    Begin, Entry, RecordedRules, RecordedStep, RuleText, Said, SegmentReader, SegmentWriter, Taken,
+    AddOutcome, RecordedRules, RecordedStep, RecordingEntry, RuleText, SegmentBegin, SegmentReader,
+    SegmentWriter, StepResult,
 };
 
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -57,7 +58,7 @@ fn moment(step: u64) -> Moment {
     Moment { uptime: Duration::from_secs(1000) + since, utc: utc + since }
 }
 
-fn begin() -> Begin {
+fn begin() -> SegmentBegin {
     let rules = RecordedRules {
         mode: Mode::Enforce,
         evaluation_interval: INTERVAL,
@@ -68,7 +69,7 @@ fn begin() -> Begin {
         forget_received_after: FORGET_RECEIVED_AFTER,
         cluster: None,
     };
-    Begin {
+    SegmentBegin {
         earlier_acts: vec![(
             RuleId { group: "memory".into(), alert: "Low".into() },
             Mode::Enforce,
@@ -76,7 +77,7 @@ fn begin() -> Begin {
         )],
         already_counted: BTreeSet::from([3]),
         last_events: BTreeMap::from([("uvm_fatal".to_owned(), moment(0).utc)]),
-        ..Begin::of_process("boot", moment(0), DecisionId(7), rules)
+        ..SegmentBegin::of_process("boot", moment(0), DecisionId(7), rules)
     }
 }
 
@@ -155,7 +156,7 @@ fn order() -> impl Strategy<Value = OperatorOrder> {
     ]
 }
 
-fn past(at: Moment, acts: &[(bool, i64)]) -> Past {
+fn past(at: Moment, acts: &[(bool, i64)]) -> EarlierRuns {
     let act = |(number, (helped, uptime_ms)): (usize, &(bool, i64))| PastAct {
         id: DecisionId(number as u64),
         rule: RuleId { group: "memory".into(), alert: "Low".into() },
@@ -174,7 +175,7 @@ fn past(at: Moment, acts: &[(bool, i64)]) -> Past {
         fleet_action: None,
         is_forgiven: number % 3 == 0,
     };
-    Past { acts: acts.iter().enumerate().map(act).collect(), ..Past::default() }
+    EarlierRuns { acts: acts.iter().enumerate().map(act).collect(), ..EarlierRuns::default() }
 }
 
 fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>) -> Observation {
@@ -257,7 +258,7 @@ fn unclean_boot(at: Moment, value: f64) -> Event {
 }
 
 /// Runs a policy; returns the steps to be recorded and the decisions.
-fn lived(happenings: Vec<Vec<Happens>>) -> (Vec<Entry>, Vec<Step>) {
+fn lived(happenings: Vec<Vec<Happens>>) -> (Vec<RecordingEntry>, Vec<Step>) {
     let (mut policy, mut last, mut seq) = (policy(), None, 0);
     let (mut entries, mut steps) = (Vec::new(), Vec::new());
     for (number, happenings) in happenings.into_iter().enumerate() {
@@ -270,24 +271,24 @@ fn lived(happenings: Vec<Vec<Happens>>) -> (Vec<Entry>, Vec<Step>) {
         let step = policy.step(at, &seen);
         let acts = step.decisions.iter().filter(|decision| decision.is_act());
         last = acts.map(|decision| decision.id).next_back().or(last);
-        let said = Said {
+        let said = StepResult {
             events: step.events.clone(),
             alerts: step.alerts.clone(),
             decisions: step.decisions.clone(),
             aim_checks: step.aim_checks.clone(),
         };
-        entries.push(Entry::Step(RecordedStep { at, seen, said }));
+        entries.push(RecordingEntry::Step(RecordedStep { at, seen, said }));
         steps.push(step);
     }
     (entries, steps)
 }
 
 /// A file with a block for each `every` entries.
-fn file(entries: &[Entry], every: usize) -> Vec<u8> {
+fn file(entries: &[RecordingEntry], every: usize) -> Vec<u8> {
     let (mut writer, mut bytes) = SegmentWriter::new(&begin()).unwrap();
     for entries in entries.chunks(every) {
         for entry in entries {
-            assert_eq!(writer.take(entry), Taken::Yes);
+            assert_eq!(writer.take(entry), AddOutcome::Yes);
         }
         bytes.extend(writer.block().unwrap().unwrap_or_default());
     }
@@ -295,13 +296,13 @@ fn file(entries: &[Entry], every: usize) -> Vec<u8> {
 }
 
 /// The decisions of a replay of a file's entries, and those that the entries contain.
-fn replayed(bytes: &[u8]) -> (Vec<Step>, Vec<Said>, bool) {
+fn replayed(bytes: &[u8]) -> (Vec<Step>, Vec<StepResult>, bool) {
     let mut reader = SegmentReader::open(bytes).unwrap();
     let mut replayer = Replayer::under_recorded_rules();
     let (mut steps, mut said) = (Vec::new(), Vec::new());
     while let Some(entry) = reader.next_entry().unwrap() {
         let stepped = replayer.take(&entry).unwrap();
-        if let Entry::Step(recorded) = entry {
+        if let RecordingEntry::Step(recorded) = entry {
             steps.push(stepped.step);
             said.push(recorded.said);
         }
@@ -309,9 +310,9 @@ fn replayed(bytes: &[u8]) -> (Vec<Step>, Vec<Said>, bool) {
     (steps, said, reader.torn().is_some())
 }
 
-fn moment_of(entry: &Entry) -> Option<Moment> {
+fn moment_of(entry: &RecordingEntry) -> Option<Moment> {
     match entry {
-        Entry::Step(recorded) => Some(recorded.at),
+        RecordingEntry::Step(recorded) => Some(recorded.at),
         _ => None,
     }
 }
@@ -389,7 +390,7 @@ proptest! {
         let mut reader = SegmentReader::open(&*bytes).unwrap();
         let mut count = 0;
         while let Some(entry) = reader.next_entry().unwrap() {
-            count += usize::from(matches!(entry, Entry::Step(_)));
+            count += usize::from(matches!(entry, RecordingEntry::Step(_)));
         }
         prop_assert!(reader.torn().is_some());
         prop_assert!(count < steps.len());
@@ -453,9 +454,9 @@ fn a_newer_format_is_refused_by_its_version() {
 fn a_replay_knows_the_events_of_this_boot_before_the_start() {
     let rule = "groups: [{name: g, rules: [{alert: Fatal, expr: \
                 'uma_kernel_event_last_timestamp_seconds{event=\"uvm_fatal\"} > 0'}]}]";
-    let firing = |begin: Begin| {
+    let firing = |begin: SegmentBegin| {
         let mut replayer = Replayer::under(vec![SourceText::new("rules.yaml", rule)]);
-        replayer.take(&Entry::Begin(Box::new(begin))).unwrap();
+        replayer.take(&RecordingEntry::Begin(Box::new(begin))).unwrap();
         let measured = Observation::Readings(Readings {
             source: Source::Meminfo,
             schema: Arc::new(Schema { series: Vec::new() }),
@@ -463,10 +464,10 @@ fn a_replay_knows_the_events_of_this_boot_before_the_start() {
             took: Duration::ZERO,
             error: None,
         });
-        let (at, said) = (moment(1), Said::default());
+        let (at, said) = (moment(1), StepResult::default());
         let step = RecordedStep { at, seen: vec![measured], said };
-        replayer.take(&Entry::Step(step)).unwrap().step.alerts.len()
+        replayer.take(&RecordingEntry::Step(step)).unwrap().step.alerts.len()
     };
     assert_eq!(firing(begin()), 2, "pending, and firing");
-    assert_eq!(firing(Begin { last_events: BTreeMap::new(), ..begin() }), 0);
+    assert_eq!(firing(SegmentBegin { last_events: BTreeMap::new(), ..begin() }), 0);
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use umawarden::actions::{Executor as _, StartExecutor};
 use umawarden::model::{
-    Action, DecisionRecord, DeclaredRestart, DeferredRestart, Moment, Observation, OutcomeResult,
-    Requested, RestartLimits, RestartMatch, RestartReadings, StartNeed, Supervisor, Target,
+    Action, DecisionRecord, DeclaredRestart, DeferredRestart, Moment, Observation, OnRequest,
+    OutcomeResult, RestartLimits, RestartMatch, RestartReadings, StartNeed, Supervisor, Target,
     WorkloadHealth, WorkloadState,
 };
 use umawarden::sources::deferred::{DeferredSetup, DeferredWatch};
@@ -254,7 +254,7 @@ impl World {
     }
 }
 
-fn requested(seen: &DeferredRestart) -> Requested {
+fn requested(seen: &DeferredRestart) -> OnRequest {
     let WorkloadState::Ended(end) = &seen.state else { panic!("{seen:?}") };
     end.requested
 }
@@ -275,7 +275,7 @@ fn a_failed_unit_is_reported_with_its_exit_and_restarted_once() {
     assert_eq!((end.exit_code, end.is_oom_killed), (Some(137), true));
     let lived = end.lived.unwrap().as_secs();
     assert!((29..=30).contains(&lived), "{lived}");
-    assert_eq!(end.requested, Requested::No);
+    assert_eq!(end.requested, OnRequest::No);
     // First a different exit than the reported one, then the right one.
     let stale = world.start(&seen, "12");
     assert_eq!(stale, OutcomeResult::NotDone("it has run and ended again since".to_owned()));
@@ -297,7 +297,7 @@ fn a_stopped_unit_is_distinguished_from_one_that_exits_with_0() {
         unit.ended = usec(500);
     };
     world.fake.set(ends);
-    assert_eq!(requested(&world.ended()), Requested::No);
+    assert_eq!(requested(&world.ended()), OnRequest::No);
     world.fake.set(|unit| (unit.active, unit.began) = ("active", usec(600)));
     world.runs();
     // A reload is no stop.
@@ -307,7 +307,7 @@ fn a_stopped_unit_is_distinguished_from_one_that_exits_with_0() {
         ends(unit);
         unit.ended = usec(650);
     });
-    assert_eq!(requested(&world.ended()), Requested::No);
+    assert_eq!(requested(&world.ended()), OnRequest::No);
     world.fake.set(|unit| (unit.active, unit.began) = ("active", usec(700)));
     world.runs();
     world.fake.set(|unit| unit.active = "deactivating");
@@ -317,7 +317,7 @@ fn a_stopped_unit_is_distinguished_from_one_that_exits_with_0() {
         ends(unit);
         unit.ended = usec(750);
     });
-    assert_eq!(requested(&world.ended()), Requested::Yes);
+    assert_eq!(requested(&world.ended()), OnRequest::Yes);
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn a_systemd_that_hangs_or_restarts_units_itself_is_reported() {
     world.fake.set(|unit| {
         (unit.active, unit.main, unit.ended) = ("inactive", (1, 0), usec(800));
     });
-    assert_eq!(requested(&world.ended()), Requested::Unknown);
+    assert_eq!(requested(&world.ended()), OnRequest::Unknown);
 }
 
 #[test]

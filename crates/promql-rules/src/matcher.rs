@@ -111,7 +111,7 @@ fn last_line(report: &str) -> String {
 
 /// What a repetition operator follows.
 #[derive(Clone, Copy)]
-enum Before {
+enum RepetitionContext {
     Other,
     Repetition,
     /// A repetition that is marked lazy.
@@ -126,7 +126,7 @@ enum Before {
 pub(super) fn translate(pattern: &str) -> Result<String, String> {
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut rest = pattern;
-    let mut before = Before::Other;
+    let mut before = RepetitionContext::Other;
     while let Some(character) = rest.chars().next() {
         let operator = match character {
             '*' | '+' | '?' => &rest[..1],
@@ -134,9 +134,9 @@ pub(super) fn translate(pattern: &str) -> Result<String, String> {
             _ => "",
         };
         before = match (before, operator) {
-            (Before::Repetition, "?") => Before::Lazy,
-            (_, "") => Before::Other,
-            (Before::Other, _) => Before::Repetition,
+            (RepetitionContext::Repetition, "?") => RepetitionContext::Lazy,
+            (_, "") => RepetitionContext::Other,
+            (RepetitionContext::Other, _) => RepetitionContext::Repetition,
             _ => {
                 return Err(format!("{operator} repeats a repetition; put that in parentheses"));
             }

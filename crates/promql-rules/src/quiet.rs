@@ -54,7 +54,7 @@ impl Watch {
                 && (known.kinds == now.kinds || !(has_failed || self.has_failed))
         });
         if !is_of_now {
-            self.proof = Part::of(&expr.root, store).map(Part::proof);
+            self.proof = QuietPart::of(&expr.root, store).map(QuietPart::proof);
             self.has_failed = has_failed;
         }
         self.known = Some((now, evaluation.as_ref().is_ok_and(|evaluation| !evaluation.lacks)));
@@ -64,9 +64,9 @@ impl Watch {
 
 /// The proof for an expression whose evaluation cannot fail.
 #[derive(Debug)]
-enum Part {
+enum QuietPart {
     /// One number.
-    Scalar(Number),
+    Scalar(QuietNumber),
     /// A vector with its numbers.
     Vector(Numbers),
     /// A vector without some elements.
@@ -92,17 +92,17 @@ enum Proof {
 #[derive(Debug)]
 enum Numbers {
     /// At most this one.
-    One(Number),
+    One(QuietNumber),
     /// Several values.
-    Many(Many),
+    Many(ValuesOfSeries),
 }
 
 /// A number, or none. Elements without a required match give none.
 #[derive(Debug)]
-enum Number {
+enum QuietNumber {
     Constant(f64),
     Now,
-    Single(Many),
+    Single(ValuesOfSeries),
     Negative(Box<Self>),
     Computed { op: BinaryOp, left: Box<Self>, right: Box<Self> },
     Reduced { op: AggregateOp, parameter: f64, of: Box<Numbers> },
@@ -110,7 +110,7 @@ enum Number {
 
 /// The values of several series, in their order.
 #[derive(Debug)]
-struct Many {
+struct ValuesOfSeries {
     ids: Vec<SeriesId>,
     value: SeriesValue,
     /// Whether a reading failed.
@@ -123,11 +123,11 @@ enum SeriesValue {
     Over { function: Function, range_ms: i64, offset_ms: i64, parameter: f64 },
 }
 
-impl Part {
+impl QuietPart {
     /// `None`: evaluation might fail, or a proof would cost more.
     fn of(node: &Node, store: &SeriesStore) -> Option<Self> {
         match &node.kind {
-            Kind::Number(number) => Some(Self::Scalar(Number::Constant(*number))),
+            Kind::Number(number) => Some(Self::Scalar(QuietNumber::Constant(*number))),
             Kind::Selector(selector) => {
                 let value = SeriesValue::Latest { offset_ms: selector.offset_ms };
                 Some(Self::series(selector, store, value))
@@ -135,7 +135,7 @@ impl Part {
             Kind::Parentheses(inner) => Self::of(inner, store),
             Kind::Unary { negative: false, operand } => Self::of(operand, store),
             Kind::Unary { operand, .. } => {
-                let negative = |number| Number::Negative(Box::new(number));
+                let negative = |number| QuietNumber::Negative(Box::new(number));
                 match Self::of(operand, store)? {
                     Self::Scalar(number) => Some(Self::Scalar(negative(number))),
                     Self::Vector(Numbers::One(number)) => {
@@ -146,7 +146,7 @@ impl Part {
             }
             Kind::Binary(binary) => Self::of_binary(binary, store),
             Kind::Aggregate(aggregate) => Self::of_aggregate(aggregate, store),
-            Kind::Call { function: Function::Time, .. } => Some(Self::Scalar(Number::Now)),
+            Kind::Call { function: Function::Time, .. } => Some(Self::Scalar(QuietNumber::Now)),
             Kind::Call { function, arguments, pattern: None } => {
                 Self::of_call(*function, arguments, store)
             }
@@ -156,9 +156,9 @@ impl Part {
 
     fn series(selector: &Selector, store: &SeriesStore, value: SeriesValue) -> Self {
         let is_open = is_open(selector, store);
-        let many = Many { ids: matching_series(selector, store), value, is_open };
+        let many = ValuesOfSeries { ids: matching_series(selector, store), value, is_open };
         Self::Vector(match many.ids.len() {
-            0 | 1 => Numbers::One(Number::Single(many)),
+            0 | 1 => Numbers::One(QuietNumber::Single(many)),
             _ => Numbers::Many(many),
         })
     }
@@ -170,7 +170,7 @@ impl Part {
             match &argument.bare().kind {
                 Kind::Range { selector, range_ms } => range = Some((selector, *range_ms)),
                 _ => match Self::of(argument, store)? {
-                    Self::Scalar(Number::Constant(number)) => parameter = number,
+                    Self::Scalar(QuietNumber::Constant(number)) => parameter = number,
                     _ => return None,
                 },
             }
@@ -187,7 +187,7 @@ impl Part {
         let parameter = match &aggregate.parameter {
             None => f64::NAN,
             Some(node) => match Self::of(node, store)? {
-                Self::Scalar(Number::Constant(number)) => number,
+                Self::Scalar(QuietNumber::Constant(number)) => number,
                 _ => return None,
             },
         };
@@ -200,7 +200,7 @@ impl Part {
                 if !keeps_elements && (is_one || matches!(numbers, Numbers::One(_))) =>
             {
                 let of = Box::new(numbers);
-                Some(Self::Vector(Numbers::One(Number::Reduced { op, parameter, of })))
+                Some(Self::Vector(Numbers::One(QuietNumber::Reduced { op, parameter, of })))
             }
             _ => None,
         }
@@ -239,7 +239,7 @@ impl Part {
                 })
             }
             (Numbers::One(left), Numbers::One(right)) => {
-                let computed = Number::Computed { op, left: left.into(), right: right.into() };
+                let computed = QuietNumber::Computed { op, left: left.into(), right: right.into() };
                 let is_scalar = scalars == [true; 2];
                 let vector = |number| Self::Vector(Numbers::One(number));
                 Some(if is_scalar { Self::Scalar(computed) } else { vector(computed) })
@@ -356,7 +356,7 @@ impl Numbers {
     }
 }
 
-impl Number {
+impl QuietNumber {
     fn value(&self, store: &SeriesStore, at: EvalTime) -> Option<f64> {
         match self {
             Self::Constant(number) => Some(*number),
@@ -401,7 +401,7 @@ impl Number {
     }
 }
 
-impl Many {
+impl ValuesOfSeries {
     fn values(&self, store: &SeriesStore, at: EvalTime) -> impl Iterator<Item = f64> {
         self.ids.iter().filter_map(move |id| self.value.of(*id, store, at))
     }

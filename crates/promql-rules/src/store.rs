@@ -11,7 +11,7 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 pub use self::batch::Batch;
-use self::past::Past;
+use self::past::SeriesPast;
 pub use self::window::Window;
 use crate::{NODE_LABEL, Reading, SeriesKey};
 
@@ -65,10 +65,10 @@ pub struct Point {
 pub struct SeriesStore {
     keys: Vec<SeriesKey>,
     /// The present of each series, without its past: written at every step.
-    presents: Vec<Present>,
-    pasts: Vec<Past>,
+    presents: Vec<SeriesState>,
+    pasts: Vec<SeriesPast>,
     ids: HashMap<SeriesKey, SeriesId>,
-    names: HashMap<Arc<str>, Name>,
+    names: HashMap<Arc<str>, MetricSeries>,
     refused: u64,
     /// The source of each metric, if given.
     source_of: Option<SourceOf>,
@@ -78,7 +78,7 @@ pub struct SeriesStore {
     gaps: BTreeMap<Arc<str>, &'static str>,
     /// The reason for each node that is unknown.
     silent: BTreeMap<Arc<str>, Arc<str>>,
-    bounds: Bounds,
+    bounds: SeriesLimits,
     /// Whether only [`SeriesStore::declare`] adds series.
     is_closed: bool,
     /// The time until which the series of each keeper stay unchanged.
@@ -101,12 +101,12 @@ pub struct Revisions {
 
 /// Limits of the number of series.
 #[derive(Clone, Copy, Debug)]
-struct Bounds {
+struct SeriesLimits {
     of_a_name: usize,
     of_all: usize,
 }
 
-impl Default for Bounds {
+impl Default for SeriesLimits {
     fn default() -> Self {
         Self { of_a_name: MAX_SERIES_PER_NAME, of_all: MAX_SERIES }
     }
@@ -118,7 +118,7 @@ struct Keeper(u8);
 
 /// All series of one metric.
 #[derive(Debug, Default)]
-struct Name {
+struct MetricSeries {
     ids: Vec<SeriesId>,
     retain_ms: i64,
     overflowed: bool,
@@ -126,7 +126,7 @@ struct Name {
 
 /// A series without its past.
 #[derive(Clone, Copy, Debug, Default)]
-struct Present {
+struct SeriesState {
     latest: Option<Reading<f64>>,
     newest: Option<Point>,
     /// Its keeper, if it has one.
@@ -154,7 +154,7 @@ impl SeriesStore {
     /// A store for the series of several nodes, which have a label `node`.
     pub fn of_cluster() -> Self {
         let [of_a_name, of_all] = MAX_SERIES_OF_CLUSTER;
-        Self { bounds: Bounds { of_a_name, of_all }, ..Self::default() }
+        Self { bounds: SeriesLimits { of_a_name, of_all }, ..Self::default() }
     }
 
     /// An empty store that is distinguishable from this one.
@@ -192,8 +192,8 @@ impl SeriesStore {
         };
         let id = SeriesId(next);
         name.ids.push(id);
-        self.presents.push(Present { has_past: name.retain_ms > 0, ..Present::default() });
-        self.pasts.push(Past::of(name.retain_ms));
+        self.presents.push(SeriesState { has_past: name.retain_ms > 0, ..SeriesState::default() });
+        self.pasts.push(SeriesPast::of(name.retain_ms));
         self.keys.push(key.clone());
         self.ids.insert(key.clone(), id);
         id
@@ -213,8 +213,8 @@ impl SeriesStore {
         self.ids.remove(old);
         self.ids.insert(key.clone(), id);
         old.clone_from(key);
-        *present = Present { has_past: past.retain_ms > 0, ..Present::default() };
-        *past = Past::of(past.retain_ms);
+        *present = SeriesState { has_past: past.retain_ms > 0, ..SeriesState::default() };
+        *past = SeriesPast::of(past.retain_ms);
     }
 
     /// Number of reused indexes.
@@ -435,11 +435,11 @@ impl SeriesStore {
 
     /// Whether any points were dropped by the bound on samples.
     pub(crate) fn was_cut(&self, id: SeriesId) -> bool {
-        self.pasts.get(id.0 as usize).is_some_and(Past::is_cut)
+        self.pasts.get(id.0 as usize).is_some_and(SeriesPast::is_cut)
     }
 }
 
-impl Present {
+impl SeriesState {
     /// The newest point; that of an unchanged series has the time of its keeper.
     #[inline]
     fn newest(&self, stayed_ms: &[Option<i64>]) -> Option<Point> {

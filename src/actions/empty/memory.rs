@@ -13,7 +13,7 @@ pub(super) const NOISE: u64 = 16 << 20;
 
 /// Memory at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Memory {
+pub(super) struct EmptyingMemory {
     /// `MemFree`.
     free: Option<i128>,
     /// Unaccounted: the memory of drivers.
@@ -22,7 +22,7 @@ pub(super) struct Memory {
     own: Option<i128>,
 }
 
-impl Memory {
+impl EmptyingMemory {
     pub(super) fn read(procfs: &Path, engine: &EngineTarget) -> Self {
         let meminfo = fs::read(procfs.join("meminfo")).ok();
         let meminfo = meminfo.and_then(|text| Meminfo::parse(&text).ok());
@@ -95,8 +95,8 @@ fn signed(bytes: i128) -> String {
 mod tests {
     use super::*;
 
-    fn memory(free: i128, unaccounted: i128, own: i128) -> Memory {
-        Memory { free: Some(free), unaccounted: Some(unaccounted), own: Some(own) }
+    fn memory(free: i128, unaccounted: i128, own: i128) -> EmptyingMemory {
+        EmptyingMemory { free: Some(free), unaccounted: Some(unaccounted), own: Some(own) }
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
         ] {
             assert_eq!(i128::from(after.gained(&before)), gained, "{after:?}");
         }
-        assert_eq!(Memory::default().gained(&before), 0, "what is unknown is no gain");
+        assert_eq!(EmptyingMemory::default().gained(&before), 0, "what is unknown is no gain");
         let text = memory(4 * GIB, 88 * GIB, 3 * GIB).since(&before);
         assert_eq!(
             text,

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use super::temporary::TemporarySettings;
 use super::{Act, Performed};
-use crate::clients::{Endpoint, KeyRing, KeyedSession, Session, owner};
-use crate::engines::{Emptying, Pausing, Refusal, empty_cache};
+use crate::clients::{ClientSession, Endpoint, KeyRing, KeyedSession, owner};
+use crate::engines::{Emptying, EmptyingRefusal, Pausing, empty_cache};
 use crate::model::{CachePermission, DecisionRecord, EngineTarget, OutcomeResult, Target};
 use log::EngineLog;
-use memory::Memory;
+use memory::EmptyingMemory;
 
 /// The time limit of all calls together, which leaves time for the measurement.
 const CALLING_TAKES: Duration = Duration::from_secs(20);
@@ -140,19 +140,20 @@ impl CacheEmptier {
         allow: &BTreeSet<CachePermission>,
         temporary: &mut TemporarySettings,
     ) -> Performed {
-        let before = Memory::read(&self.procfs, engine);
+        let before = EmptyingMemory::read(&self.procfs, engine);
         let log = EngineLog::open(&self.procfs, engine);
         let mut pausing = InUndoLog { temporary, decision, engine, number: None };
         let keys = KeyRing::new(&self.procfs, Arc::new(engine.clone()), endpoint.clone());
         let mut withheld = None;
-        let said = Session::open(endpoint).map_err(Refusal::from).and_then(|session| {
-            let session = session.within(self.uptime, CALLING_TAKES);
-            let calls = KeyedSession::new(session, keys);
-            let emptying = Emptying { calls: &calls, allow };
-            let said = empty_cache(engine.kind, &emptying, &mut pausing);
-            withheld = calls.withheld();
-            said
-        });
+        let said =
+            ClientSession::open(endpoint).map_err(EmptyingRefusal::from).and_then(|session| {
+                let session = session.within(self.uptime, CALLING_TAKES);
+                let calls = KeyedSession::new(session, keys);
+                let emptying = Emptying { calls: &calls, allow };
+                let said = empty_cache(engine.kind, &emptying, &mut pausing);
+                withheld = calls.withheld();
+                said
+            });
         drop(pausing);
         let without = withheld.map(|why| format!("; queried without its key: {why}"));
         let without = without.unwrap_or_default();
@@ -169,14 +170,14 @@ impl CacheEmptier {
     }
 
     /// The memory once no more returns.
-    fn settled(&self, engine: &EngineTarget, before: &Memory) -> Memory {
-        let mut now = Memory::read(&self.procfs, engine);
+    fn settled(&self, engine: &EngineTarget, before: &EmptyingMemory) -> EmptyingMemory {
+        let mut now = EmptyingMemory::read(&self.procfs, engine);
         let (mut waited, mut still) = (Duration::ZERO, Duration::ZERO);
         let mut most = now.gained(before);
         while waited < SETTLES_WITHIN && still < STILL_FOR {
             (self.sleep)(SAMPLED_EVERY);
             waited += SAMPLED_EVERY;
-            now = Memory::read(&self.procfs, engine);
+            now = EmptyingMemory::read(&self.procfs, engine);
             let gained = now.gained(before);
             let is_more = gained > most.saturating_add(memory::NOISE);
             still = if is_more { Duration::ZERO } else { still + SAMPLED_EVERY };
@@ -186,7 +187,12 @@ impl CacheEmptier {
     }
 }
 
-fn effect(said: &str, logged: Option<&str>, before: &Memory, after: &Memory) -> String {
+fn effect(
+    said: &str,
+    logged: Option<&str>,
+    before: &EmptyingMemory,
+    after: &EmptyingMemory,
+) -> String {
     let logged = logged.map(|logged| format!(", its log says {logged}")).unwrap_or_default();
     let changes = after.since(before);
     let gain = match after.gained(before) {

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::files::{Finding, Identity, ModelFile, Patterns};
-use super::process::{Mapped, Opened, TrackedProcess};
+use super::files::{FileIdentity, ModelFile, ModelFileSearch, Patterns};
+use super::process::{Mapped, OpenFile, TrackedProcess};
 use super::shards::before_those_in_use;
 use super::uses::FileUse;
 
 /// Mappings and open files of all processes of the engine.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
-    mapped: Vec<(usize, Identity, Mapped)>,
-    opened: Vec<(usize, Opened)>,
+    mapped: Vec<(usize, FileIdentity, Mapped)>,
+    opened: Vec<(usize, OpenFile)>,
     /// Why the mappings or open files of a process cannot be read.
     pub(super) hidden: Option<String>,
 }
@@ -23,7 +23,7 @@ impl Holdings {
     pub(super) fn scan(
         processes: &[TrackedProcess],
         patterns: &Patterns,
-        files: &mut Finding,
+        files: &mut ModelFileSearch,
     ) -> Self {
         let mut found = Self::default();
         for (number, tracked) in processes.iter().enumerate().filter(|(_, tracked)| tracked.lives())
@@ -50,7 +50,7 @@ impl Holdings {
         (number, tracked): (usize, &TrackedProcess),
         mapped: Vec<Mapped>,
         patterns: &Patterns,
-        files: &mut Finding,
+        files: &mut ModelFileSearch,
     ) {
         for mapped in mapped {
             let link = mapped.link();
@@ -79,9 +79,9 @@ impl Holdings {
     fn take_opened(
         &mut self,
         (number, tracked): (usize, &TrackedProcess),
-        opened: Vec<Opened>,
+        opened: Vec<OpenFile>,
         patterns: &Patterns,
-        files: &mut Finding,
+        files: &mut ModelFileSearch,
     ) {
         for open in opened {
             if files.index_of(open.identity).is_none() {
@@ -107,7 +107,7 @@ impl Holdings {
     }
 
     /// Records at each file which processes map it or have it open.
-    pub(super) fn record(self, files: &Finding, uses: &mut [FileUse]) {
+    pub(super) fn record(self, files: &ModelFileSearch, uses: &mut [FileUse]) {
         for used in &mut *uses {
             used.mapped.clear();
             used.opened.clear();

@@ -40,12 +40,12 @@ const OVERLAYFS: FsWord = 0x794c_7630;
 
 /// The identity of a file, independent of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Identity {
+pub(super) struct FileIdentity {
     pub(super) device: u64,
     pub(super) inode: u64,
 }
 
-impl From<&Stat> for Identity {
+impl From<&Stat> for FileIdentity {
     #[expect(clippy::useless_conversion, reason = "the fields' sizes differ by architecture")]
     fn from(stat: &Stat) -> Self {
         Self { device: stat.st_dev.into(), inode: stat.st_ino.into() }
@@ -56,7 +56,7 @@ impl From<&Stat> for Identity {
 /// descriptor.
 #[derive(Debug)]
 pub(super) struct ModelFile {
-    pub(super) identity: Identity,
+    pub(super) identity: FileIdentity,
     /// As the engine sees it; for order and for people.
     pub(super) path: PathBuf,
     length: Cell<u64>,
@@ -81,7 +81,7 @@ impl ModelFile {
             None => open_files.pin(file)?,
         };
         let length = Cell::new(length_of(&stat));
-        Ok(Self { identity: Identity::from(&stat), path, length, is_on_overlayfs, slot })
+        Ok(Self { identity: FileIdentity::from(&stat), path, length, is_on_overlayfs, slot })
     }
 
     /// Its length in bytes, as known without opening it again.
@@ -97,7 +97,7 @@ impl ModelFile {
     pub(super) fn handle(&self) -> io::Result<Arc<OwnedFd>> {
         self.slot.file(|root| {
             let (file, stat) = open_named(&name_below(root, &self.path)?)?;
-            match Identity::from(&stat) == self.identity {
+            match FileIdentity::from(&stat) == self.identity {
                 true => Ok(file),
                 false => Err(io::ErrorKind::NotFound.into()),
             }
@@ -223,7 +223,7 @@ impl Patterns {
     }
 
     /// Opens all files below a root that they name. Links lead nowhere out of it.
-    pub(super) fn open_below(&self, root: OwnedFd, found: &mut Finding) {
+    pub(super) fn open_below(&self, root: OwnedFd, found: &mut ModelFileSearch) {
         let root = Arc::new(root);
         let prefix = format!("/proc/self/fd/{}", root.as_raw_fd());
         for path in &self.exact {
@@ -244,7 +244,7 @@ impl Patterns {
     }
 }
 
-fn try_open(root: &Arc<OwnedFd>, path: &Path, found: &mut Finding) {
+fn try_open(root: &Arc<OwnedFd>, path: &Path, found: &mut ModelFileSearch) {
     found.pulse.beat();
     match name_below(root, path) {
         Ok(named) => {
@@ -261,7 +261,7 @@ fn try_open(root: &Arc<OwnedFd>, path: &Path, found: &mut Finding) {
 
 /// Model files found so far, each once.
 #[derive(Debug, Default)]
-pub(super) struct Finding {
+pub(super) struct ModelFileSearch {
     pub(super) files: Vec<ModelFile>,
     /// The first one on which another process holds a lease.
     pub(super) leased: Option<String>,
@@ -273,18 +273,18 @@ pub(super) struct Finding {
     pub(super) refused: Option<String>,
 }
 
-impl Finding {
+impl ModelFileSearch {
     pub(super) fn is_full(&self) -> bool {
         self.files.len() >= MOST_FILES
     }
 
     /// The index of a file, if it is among them.
-    pub(super) fn index_of(&self, identity: Identity) -> Option<usize> {
+    pub(super) fn index_of(&self, identity: FileIdentity) -> Option<usize> {
         self.files.iter().position(|file| file.identity == identity)
     }
 
     /// Which one has this inode number, and the name that it was found by.
-    pub(super) fn called(&self, inode: u64, path: &Path) -> Option<Identity> {
+    pub(super) fn called(&self, inode: u64, path: &Path) -> Option<FileIdentity> {
         let file = self.files.iter().find(|file| file.identity.inode == inode && file.path == path);
         file.map(|file| file.identity)
     }
@@ -298,19 +298,19 @@ impl Finding {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.leased.get_or_insert_with(|| Printable(path).to_string());
+                self.leased.get_or_insert_with(|| PrintablePath(path).to_string());
             }
             Err(error) => {
-                self.refused.get_or_insert_with(|| format!("{}: {error}", Printable(path)));
+                self.refused.get_or_insert_with(|| format!("{}: {error}", PrintablePath(path)));
             }
         }
     }
 }
 
 /// A path for people.
-pub(super) struct Printable<'a>(pub(super) &'a Path);
+pub(super) struct PrintablePath<'a>(pub(super) &'a Path);
 
-impl fmt::Display for Printable<'_> {
+impl fmt::Display for PrintablePath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name: &OsStr = self.0.file_name().unwrap_or(self.0.as_os_str());
         name.as_bytes().escape_ascii().fmt(f)
@@ -346,7 +346,7 @@ mod tests {
         symlink(folder.path().join("secret"), inside.join("absolute.safetensors")).unwrap();
         fs::create_dir(inside.join("folder.safetensors")).unwrap();
         let patterns = Patterns::new(&["/models/*.safetensors", "/models/a [x].gguf", "models/*"]);
-        let mut found = Finding::default();
+        let mut found = ModelFileSearch::default();
         patterns.open_below(root(&folder.path().join("root")), &mut found);
         let mut lengths: Vec<u64> = found.files.iter().map(ModelFile::length).collect();
         lengths.sort_unstable();
@@ -364,7 +364,7 @@ mod tests {
         let named = open(&file, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let opened = ModelFile::open(&named, file.clone(), None, &OpenFiles::default());
         assert_eq!(opened.as_ref().unwrap_err().kind(), io::ErrorKind::Unsupported);
-        let mut found = Finding::default();
+        let mut found = ModelFileSearch::default();
         found.take(&file, opened);
         assert!(found.files.is_empty() && found.refused.is_none());
     }

@@ -34,12 +34,12 @@ fn ends(evictor: &Evictor) {
 fn a_hanging_load_is_reported_and_abandoned_and_the_others_go_on() {
     let evictor = Evictor::new(uptime);
     let (release, hanging) = channel::<()>();
-    let hangs = move |_: &Weak<Shared>, _: &EvictRequest, _: &Arc<Control>| {
+    let hangs = move |_: &Weak<EvictShared>, _: &EvictRequest, _: &Arc<Control>| {
         // The test may be over.
         let _ = hanging.recv();
     };
     let (beat, beating) = channel::<()>();
-    let lives = move |_: &Weak<Shared>, _: &EvictRequest, control: &Arc<Control>| {
+    let lives = move |_: &Weak<EvictShared>, _: &EvictRequest, control: &Arc<Control>| {
         while beating.recv().is_ok() {
             control.pulse.beat();
         }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Dir, OFlags, ResolveFlags, fstat};
 
 use super::Pulse;
-use super::files::{Finding, Identity, ModelFile, name_below, open_named};
+use super::files::{FileIdentity, ModelFile, ModelFileSearch, name_below, open_named};
 use crate::actions::cgroup::open_within;
 use crate::parse::weight_files::{INDICES, MOST_INDEX_BYTES};
 use crate::parse::weight_index;
@@ -27,7 +27,7 @@ const MOST_REVISIONS: usize = 16;
 
 /// The orders of the files that an index names, by their numbers among the known ones.
 #[derive(Debug, Default)]
-pub(super) struct Listing {
+pub(super) struct IndexListing {
     /// As the index names them first.
     as_named: Vec<usize>,
     by_name: Vec<usize>,
@@ -36,7 +36,7 @@ pub(super) struct Listing {
     by_number: Vec<usize>,
 }
 
-impl Listing {
+impl IndexListing {
     /// From names in the order of the index, each with the number of its file.
     fn new(mut named: Vec<(String, usize)>) -> Self {
         let files = |named: &[(String, usize)]| named.iter().map(|(_, file)| *file).collect();
@@ -87,7 +87,7 @@ fn parts(name: &str) -> impl Iterator<Item = (usize, &str)> {
 
 /// The listing that has most of the known files, of the indices that belong to the folder of a
 /// file. `None`: no index names two of them.
-pub(super) fn listing_of(file: &ModelFile, files: &Finding) -> Option<Listing> {
+pub(super) fn listing_of(file: &ModelFile, files: &ModelFileSearch) -> Option<IndexListing> {
     let (root, folder) = (file.root()?, file.path.parent()?);
     let folders = match folder.file_name().is_some_and(|name| name == "blobs") {
         true => revisions(root, &folder.parent()?.join("snapshots")),
@@ -116,35 +116,40 @@ fn revisions(root: &OwnedFd, snapshots: &Path) -> Vec<PathBuf> {
 }
 
 /// The listing of one index; `None` where there is none that can be read.
-fn read(root: &OwnedFd, folder: &Path, index: &str, files: &Finding) -> Option<Listing> {
+fn read(
+    root: &OwnedFd,
+    folder: &Path,
+    index: &str,
+    files: &ModelFileSearch,
+) -> Option<IndexListing> {
     files.pulse.beat();
     let (file, stat) = open_named(&name_below(root, &folder.join(index)).ok()?).ok()?;
     if u64::try_from(stat.st_size).ok()? > MOST_INDEX_BYTES {
         return None;
     }
     let bounded = std::fs::File::from(file).take(MOST_INDEX_BYTES);
-    let text = BufReader::new(Beating { text: bounded, pulse: &files.pulse });
+    let text = BufReader::new(PulsingReader { text: bounded, pulse: &files.pulse });
     let names = weight_index::files(text).ok()?;
     let mut named: Vec<(String, usize)> = Vec::new();
     for name in names {
         files.pulse.beat();
         let Ok(file) = name_below(root, &folder.join(&name)) else { continue };
         let Ok(stat) = fstat(&file) else { continue };
-        let known = files.index_of(Identity::from(&stat));
+        let known = files.index_of(FileIdentity::from(&stat));
         // Two names may be links to one file.
         let is_new = |file: &usize| named.iter().all(|(_, other)| other != file);
         named.extend(known.filter(is_new).map(|file| (name, file)));
     }
-    Some(Listing::new(named))
+    Some(IndexListing::new(named))
 }
 
 /// Shows before each read that it goes on.
-struct Beating<'a, R> {
+struct PulsingReader<'a, R> {
     text: R,
     pulse: &'a Pulse,
 }
 
-impl<R: Read> Read for Beating<'_, R> {
+impl<R: Read> Read for PulsingReader<'_, R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.pulse.beat();
         self.text.read(into)
@@ -164,10 +169,10 @@ mod tests {
     use super::*;
     use crate::actions::evict::files::Patterns;
 
-    fn found(root: &Path, pattern: &str) -> Finding {
+    fn found(root: &Path, pattern: &str) -> ModelFileSearch {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(root, flags, Mode::empty()).unwrap();
-        let mut found = Finding::default();
+        let mut found = ModelFileSearch::default();
         Patterns::new(&[pattern]).open_below(root, &mut found);
         found.files.sort_by(|one, other| one.path.cmp(&other.path));
         found
@@ -187,7 +192,7 @@ mod tests {
         root
     }
 
-    fn listing(root: &Path) -> Option<Listing> {
+    fn listing(root: &Path) -> Option<IndexListing> {
         let found = found(root, "/m/*.safetensors");
         listing_of(&found.files[0], &found)
     }
@@ -216,7 +221,7 @@ mod tests {
     #[test]
     fn numbers_in_names_count_as_numbers() {
         let names = ["b10.x", "b9.x", "b09.x", "a.x"].map(str::to_owned);
-        let listing = Listing::new(names.into_iter().zip(0..).collect());
+        let listing = IndexListing::new(names.into_iter().zip(0..).collect());
         assert_eq!(listing.by_name, [3, 2, 0, 1]);
         assert_eq!(listing.by_number, [3, 2, 1, 0]);
         assert_eq!(by_numbers("1a", "a1"), Ordering::Less);

@@ -48,7 +48,7 @@ pub(super) struct ChunkSample {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Chunk {
+struct LedgerChunk {
     cached: u64,
     read: u64,
     /// The total progress when this last grew.
@@ -59,7 +59,7 @@ struct Chunk {
     ever_read: u64,
 }
 
-impl Chunk {
+impl LedgerChunk {
     fn is_out(&self) -> bool {
         self.out > 0 && self.cached == 0
     }
@@ -74,8 +74,8 @@ pub(super) struct DueChunk {
 }
 
 #[derive(Debug, Default)]
-struct Book {
-    chunks: Vec<Chunk>,
+struct FileChunks {
+    chunks: Vec<LedgerChunk>,
     length: u64,
     /// The chunk behind the farthest that has been read.
     frontier: usize,
@@ -89,8 +89,8 @@ struct HotChunk {
 
 /// The ledger of one load.
 #[derive(Debug)]
-pub(super) struct Ledger {
-    files: Vec<Book>,
+pub(super) struct LoadLedger {
+    files: Vec<FileChunks>,
     /// Bytes read of all files.
     progress: u64,
     /// Of what was read last, this many bytes stay.
@@ -109,7 +109,7 @@ pub(super) struct Ledger {
     refaulted_lately: u64,
 }
 
-impl Ledger {
+impl LoadLedger {
     /// A ledger that keeps the last `keep` bytes read.
     pub(super) fn new(keep: u64) -> Self {
         Self {
@@ -129,7 +129,7 @@ impl Ledger {
 
     /// Adds a file; files are numbered in this order.
     pub(super) fn add_file(&mut self, length: u64) {
-        self.files.push(Book::default());
+        self.files.push(FileChunks::default());
         self.resize(self.files.len() - 1, length);
     }
 
@@ -137,7 +137,7 @@ impl Ledger {
     pub(super) fn resize(&mut self, file: usize, length: u64) {
         let chunks = usize::try_from(length.div_ceil(CHUNK_BYTES)).unwrap_or(usize::MAX);
         if let Some(known) = self.files.get_mut(file) {
-            known.chunks.resize(chunks, Chunk::default());
+            known.chunks.resize(chunks, LedgerChunk::default());
             known.length = length;
         }
     }
@@ -164,11 +164,11 @@ impl Ledger {
         self.chunk(next).map(|_| next)
     }
 
-    fn chunk(&self, id: ChunkId) -> Option<&Chunk> {
+    fn chunk(&self, id: ChunkId) -> Option<&LedgerChunk> {
         self.files.get(id.file)?.chunks.get(id.chunk)
     }
 
-    fn chunk_mut(&mut self, id: ChunkId) -> Option<&mut Chunk> {
+    fn chunk_mut(&mut self, id: ChunkId) -> Option<&mut LedgerChunk> {
         self.files.get_mut(id.file)?.chunks.get_mut(id.chunk)
     }
 
@@ -301,7 +301,7 @@ impl Ledger {
         let progress = self.progress;
         let Some(chunk) = self.chunk_mut(id) else { return };
         let gone = before.saturating_sub(after.cached);
-        *chunk = Chunk {
+        *chunk = LedgerChunk {
             cached: after.cached,
             read: after.read.min(after.cached),
             read_at: progress,
@@ -332,7 +332,8 @@ impl Ledger {
             let chunks = book.chunks.iter().enumerate();
             chunks.map(move |(number, chunk)| (chunk, ChunkId { file, chunk: number }))
         });
-        let is_due = move |chunk: &Chunk| chunk.read > 0 && self.progress - chunk.read_at >= keep;
+        let is_due =
+            move |chunk: &LedgerChunk| chunk.read > 0 && self.progress - chunk.read_at >= keep;
         chunks
             .filter(move |(chunk, _)| is_due(chunk))
             .map(|(chunk, id)| DueChunk { read_at: chunk.read_at, id })
@@ -412,7 +413,7 @@ impl Ledger {
 
     /// Bytes of all files without any observed read, in whole chunks.
     pub(super) fn unread(&self) -> u64 {
-        let of = |book: &Book| {
+        let of = |book: &FileChunks| {
             let unread = book.chunks.iter().filter(|chunk| chunk.read_at == 0 && chunk.out == 0);
             (unread.count() as u64).saturating_mul(CHUNK_BYTES).min(book.length)
         };

@@ -9,14 +9,14 @@ fn id(chunk: usize) -> ChunkId {
     ChunkId { file: 0, chunk }
 }
 
-fn ledger(chunks: u64, keep_chunks: u64) -> Ledger {
-    let mut ledger = Ledger::new(keep_chunks * CHUNK_BYTES);
+fn ledger(chunks: u64, keep_chunks: u64) -> LoadLedger {
+    let mut ledger = LoadLedger::new(keep_chunks * CHUNK_BYTES);
     ledger.add_file(chunks * CHUNK_BYTES);
     ledger
 }
 
 /// What may go, read longest ago first.
-fn due(ledger: &Ledger, most: u64) -> Vec<ChunkId> {
+fn due(ledger: &LoadLedger, most: u64) -> Vec<ChunkId> {
     let mut due: Vec<DueChunk> = ledger.due(most).collect();
     due.sort_unstable();
     due.into_iter().map(|due| due.id).collect()
@@ -124,7 +124,7 @@ fn a_sequential_reader_does_not_widen_the_distance() {
 
 #[test]
 fn every_chunk_is_sampled_in_turn() {
-    let mut ledger = Ledger::new(0);
+    let mut ledger = LoadLedger::new(0);
     for chunks in [3, 0, 5] {
         ledger.add_file(chunks * CHUNK_BYTES);
     }
@@ -133,7 +133,7 @@ fn every_chunk_is_sampled_in_turn() {
     seen.dedup();
     assert_eq!(seen.len(), 8);
     assert_eq!(ledger.in_turn(1_000).len(), 8, "none twice");
-    assert!(Ledger::new(0).in_turn(9).is_empty());
+    assert!(LoadLedger::new(0).in_turn(9).is_empty());
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn an_unchanged_chunk_is_no_longer_sampled_each_time() {
 
 #[test]
 fn the_reader_is_expected_at_the_chunk_after_the_last_read_one() {
-    let mut ledger = Ledger::new(0);
+    let mut ledger = LoadLedger::new(0);
     ledger.add_file(3 * CHUNK_BYTES + 5_000);
     ledger.observe(id(1), FULL);
     assert_eq!(ledger.hot(), [id(2)]);
@@ -167,7 +167,7 @@ fn the_reader_is_expected_at_the_chunk_after_the_last_read_one() {
 
 #[test]
 fn frontiers_are_sampled_in_turn() {
-    let mut ledger = Ledger::new(0);
+    let mut ledger = LoadLedger::new(0);
     assert!(ledger.frontiers(3).is_empty());
     (0..5).for_each(|_| ledger.add_file(CHUNK_BYTES));
     let first = |file| ChunkId { file, chunk: 0 };
@@ -183,7 +183,7 @@ proptest! {
             (0_usize..3, 0_usize..6, 0..=CHUNK_BYTES, 0..=CHUNK_BYTES, any::<bool>()), 0..200),
         keep in 0..8 * CHUNK_BYTES,
     ) {
-        let mut ledger = Ledger::new(keep);
+        let mut ledger = LoadLedger::new(keep);
         for chunks in [4, 1] {
             ledger.add_file(chunks * CHUNK_BYTES);
         }
@@ -210,7 +210,7 @@ proptest! {
 
 #[test]
 fn fewer_chunks_stay_when_memory_is_short() {
-    let mut ledger = Ledger::new(4 * CHUNK_BYTES);
+    let mut ledger = LoadLedger::new(4 * CHUNK_BYTES);
     ledger.add_file(8 * CHUNK_BYTES);
     let whole = ChunkSample { cached: CHUNK_BYTES, read: CHUNK_BYTES };
     for chunk in 0..3 {

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 /// What limits the eviction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Limits {
+pub(super) struct EvictionLimits {
     /// Why the page cache of the files cannot be read.
     pub(super) sight: Option<String>,
     /// Why mapped pages cannot be evicted.

@@ -5,13 +5,13 @@ use std::io;
 use rustix::io::Errno;
 
 use super::discover::Holdings;
-use super::files::{Finding, Patterns, is_of_this_file_alone, offset};
-use super::ledger::{ChunkId, ChunkSample, DueChunk, Ledger};
-use super::limits::{Limits, blind, unable};
+use super::files::{ModelFileSearch, Patterns, is_of_this_file_alone, offset};
+use super::ledger::{ChunkId, ChunkSample, DueChunk, LoadLedger};
+use super::limits::{EvictionLimits, blind, unable};
 use super::prefetch::Prefetcher;
 use super::process::{TrackError, TrackedProcess};
 use super::required::{allocatable, floor, limits_reads, may_stay, must_go};
-use super::shards::Succession;
+use super::shards::FileSuccession;
 use super::uses::{FileUse, Reading, covered};
 use super::{EvictRequest, Mounts, Pulse};
 use crate::model::EngineTarget;
@@ -36,7 +36,7 @@ const DROP_BLINDLY_EVERY: u64 = 20;
 /// After so many rounds without progress, reading has ended: about 0.2 s.
 const QUIET_ROUNDS: u64 = 10;
 
-/// The cost of such samples, see [`Ledger::in_turn`].
+/// The cost of such samples, see [`LoadLedger::in_turn`].
 const IN_TURN_BUDGET: u32 = 256;
 
 /// Why a load cannot be tracked.
@@ -59,7 +59,7 @@ impl LoadError {
 
 /// The result of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Round {
+pub(super) struct EvictRound {
     /// Bytes of the model files read since the round before.
     pub(super) read_bytes: u64,
     /// Whether all processes have ended.
@@ -80,7 +80,7 @@ pub(super) struct LoadState {
 }
 
 /// A chunk in the page cache.
-enum Sight {
+enum ChunkState {
     Pages(CachedPages),
     /// Its file cannot be opened now: the chunk may be cached all the same, and stays due.
     NotNow,
@@ -89,7 +89,7 @@ enum Sight {
 }
 
 /// Chunks read long enough ago to be evicted.
-struct Due {
+struct DueChunks {
     /// Evicted at once.
     free: Vec<DueChunk>,
     /// Those that stay until memory is short.
@@ -100,16 +100,16 @@ struct Due {
 
 /// A tracked load.
 #[derive(Debug)]
-pub(super) struct Load {
+pub(super) struct TrackedLoad {
     pub(super) mounts: Mounts,
     pub(super) processes: Vec<TrackedProcess>,
     patterns: Patterns,
-    pub(super) files: Finding,
+    pub(super) files: ModelFileSearch,
     pub(super) uses: Vec<FileUse>,
-    pub(super) ledger: Ledger,
-    pub(super) limits: Limits,
+    pub(super) ledger: LoadLedger,
+    pub(super) limits: EvictionLimits,
     pub(super) prefetcher: Prefetcher,
-    pub(super) succession: Succession,
+    pub(super) succession: FileSuccession,
     /// Where reading has begun, as found where it was expected.
     pub(super) begun: Vec<ChunkId>,
     /// Free memory to keep.
@@ -129,7 +129,7 @@ pub(super) struct Load {
     marked: Vec<ChunkId>,
 }
 
-impl Load {
+impl TrackedLoad {
     /// Opens handles of the engine's processes and model files, and samples all of them. There may
     /// be no file yet: an engine that first downloads its model is tracked until it loads it.
     pub(super) fn begin(
@@ -155,11 +155,11 @@ impl Load {
             mounts,
             processes,
             patterns: Patterns::new(&target.model_files),
-            files: Finding { pulse, ..Finding::default() },
+            files: ModelFileSearch { pulse, ..ModelFileSearch::default() },
             uses: Vec::new(),
-            ledger: Ledger::new(request.behind_bytes),
-            limits: Limits::default(),
-            succession: Succession::default(),
+            ledger: LoadLedger::new(request.behind_bytes),
+            limits: EvictionLimits::default(),
+            succession: FileSuccession::default(),
             begun: Vec::new(),
             free_memory: FreeMemory::now,
             rounds: 0,
@@ -237,10 +237,10 @@ impl Load {
         &mut self,
         stops: &dyn Fn() -> bool,
         report: &mut dyn FnMut((u64, u64), u64),
-    ) -> Round {
+    ) -> EvictRound {
         self.rounds += 1;
         if !self.processes.iter().any(TrackedProcess::lives) {
-            return Round { read_bytes: 0, is_over: true };
+            return EvictRound { read_bytes: 0, is_over: true };
         }
         let before = self.ledger.progress();
         let age = self.rounds - self.discovered_in;
@@ -260,7 +260,7 @@ impl Load {
         if self.limits.sight.is_some() && self.rounds % DROP_BLINDLY_EVERY == 1 {
             self.drop_blindly();
         }
-        Round { read_bytes, is_over: false }
+        EvictRound { read_bytes, is_over: false }
     }
 
     /// Reads the positions of the readers of unmapped files, and samples what they have passed.
@@ -332,9 +332,9 @@ impl Load {
     /// What of a chunk is cached, and has been read. `None`: cannot be known now.
     fn measure(&mut self, id: ChunkId) -> Option<ChunkSample> {
         let cached = match self.cached(id) {
-            Sight::Pages(pages) => pages.cached,
-            Sight::NotNow => return None,
-            Sight::None => {
+            ChunkState::Pages(pages) => pages.cached,
+            ChunkState::NotNow => return None,
+            ChunkState::None => {
                 let present = self.present(id);
                 return Some(ChunkSample { cached: present, read: present });
             }
@@ -350,24 +350,24 @@ impl Load {
         Some(ChunkSample { cached, read })
     }
 
-    fn cached(&mut self, id: ChunkId) -> Sight {
+    fn cached(&mut self, id: ChunkId) -> ChunkState {
         if self.limits.sight.is_some() {
-            return Sight::None;
+            return ChunkState::None;
         }
-        let Some(file) = self.files.files.get(id.file) else { return Sight::None };
+        let Some(file) = self.files.files.get(id.file) else { return ChunkState::None };
         let pages = match file.cached(id.chunk) {
             Ok(pages) => pages,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Sight::None,
-            Err(error) if is_of_this_file_alone(&error) => return Sight::NotNow,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return ChunkState::None,
+            Err(error) if is_of_this_file_alone(&error) => return ChunkState::NotNow,
             Err(error) => {
                 self.limits.sight = Some(blind(&error));
-                return Sight::None;
+                return ChunkState::None;
             }
         };
         if pages.cached == 0 && pages.evicted > 0 {
             self.marked.push(id);
         }
-        Sight::Pages(pages)
+        ChunkState::Pages(pages)
     }
 
     /// The bytes of a chunk that any process has in its page tables: ranks share a file.
@@ -381,7 +381,7 @@ impl Load {
     }
 
     fn evict_due(&mut self, stops: &dyn Fn() -> bool, report: &mut dyn FnMut((u64, u64), u64)) {
-        let Due { mut free, mut staying, mut must_go } = self.due();
+        let DueChunks { mut free, mut staying, mut must_go } = self.due();
         let mut evictable = self.bytes_of(&free);
         if self.limits.page_out.is_none() {
             evictable += self.bytes_of(&staying);
@@ -434,7 +434,7 @@ impl Load {
     }
 
     /// The chunks that may go, and how much of those that may stay must.
-    fn due(&self) -> Due {
+    fn due(&self) -> DueChunks {
         let memory = (self.free_memory)();
         let (staying, free): (Vec<_>, Vec<_>) = self
             .ledger
@@ -442,7 +442,7 @@ impl Load {
             .partition(|due| self.is_mapped(due.id) || self.may_be_unread(due.id.file));
         let required = self.floor_bytes.saturating_add(allocatable(memory, self.to_read()));
         let must_go = must_go(memory, self.bytes_of(&staying), required);
-        Due { free, staying, must_go }
+        DueChunks { free, staying, must_go }
     }
 
     /// Whether a file only counts as read because of an order that the engine has not shown.
@@ -469,9 +469,9 @@ impl Load {
     /// writeback.
     fn evict(&mut self, id: ChunkId) {
         let pages = match self.cached(id) {
-            Sight::Pages(pages) => Some(pages),
-            Sight::NotNow => return,
-            Sight::None => None,
+            ChunkState::Pages(pages) => Some(pages),
+            ChunkState::NotNow => return,
+            ChunkState::None => None,
         };
         let before = pages.map_or_else(|| self.present(id), |pages| pages.cached);
         if !pages.is_some_and(|pages| pages.dirty > 0 || pages.writeback > 0) {
@@ -564,7 +564,7 @@ impl Load {
 
     pub(super) fn state(&self) -> LoadState {
         let keeps_bytes = self.ledger.keep();
-        let Due { free, staying, must_go } = self.due();
+        let DueChunks { free, staying, must_go } = self.due();
         let (free, staying) = (self.bytes_of(&free), self.bytes_of(&staying));
         let evictable_bytes = staying.saturating_sub(must_go);
         LoadState {
@@ -585,7 +585,7 @@ impl Load {
         (self.free_memory)().free_bytes.saturating_sub(self.floor_bytes)
     }
 
-    pub(super) fn limits(&self) -> &Limits {
+    pub(super) fn limits(&self) -> &EvictionLimits {
         &self.limits
     }
 }

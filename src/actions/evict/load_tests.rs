@@ -58,15 +58,15 @@ pub(in crate::actions::evict) fn may_see(path: &Path) -> bool {
 
 /// A file of so many chunks, this process as its reader, and the load that follows it. `None` where
 /// it cannot be seen what is cached.
-fn begun(folder: &Path, chunks: u64) -> Option<(PathBuf, File, Load)> {
+fn begun(folder: &Path, chunks: u64) -> Option<(PathBuf, File, TrackedLoad)> {
     let path = file(folder, chunks);
     let reader = File::open(&path).unwrap();
     let load = may_see(&path)
-        .then(|| Load::begin(mounts(), &request(&path), Pulse::default()).unwrap())?;
+        .then(|| TrackedLoad::begin(mounts(), &request(&path), Pulse::default()).unwrap())?;
     Some((path, reader, load))
 }
 
-pub(in crate::actions::evict) fn round(load: &mut Load) -> Round {
+pub(in crate::actions::evict) fn round(load: &mut TrackedLoad) -> EvictRound {
     load.round(&|| false, &mut |_, _| {})
 }
 
@@ -155,7 +155,7 @@ fn shadow_entries_are_removed_only_behind_the_readers_and_never_by_sampling() {
     }
     assert_eq!((cached(&path), marked(&path)), (0, 4 * CHUNK_BYTES));
     let mut reader = File::open(&path).unwrap();
-    let mut load = Load::begin(mounts(), &request(&path), Pulse::default()).unwrap();
+    let mut load = TrackedLoad::begin(mounts(), &request(&path), Pulse::default()).unwrap();
     assert_eq!(marked(&path), 4 * CHUNK_BYTES, "sampling, as in observe mode, changes nothing");
     round(&mut load);
     assert_eq!(marked(&path), 4 * CHUNK_BYTES, "nothing is read yet");
@@ -173,7 +173,7 @@ fn only_free_memory_above_the_floor_is_to_spare() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let request = request(&file(folder.path(), 1));
     let spare = |request: &EvictRequest| {
-        Load::begin(mounts(), request, Pulse::default()).unwrap().spare_bytes()
+        TrackedLoad::begin(mounts(), request, Pulse::default()).unwrap().spare_bytes()
     };
     assert!(spare(&request) > 0);
     assert_eq!(spare(&EvictRequest { floor_bytes: u64::MAX, ..request }), 0);
@@ -181,12 +181,12 @@ fn only_free_memory_above_the_floor_is_to_spare() {
 
 #[test]
 fn a_target_without_files_is_tracked_and_one_without_processes_is_not() {
-    let begin = |request: &EvictRequest| Load::begin(mounts(), request, Pulse::default());
+    let begin = |request: &EvictRequest| TrackedLoad::begin(mounts(), request, Pulse::default());
     let nothing = Path::new("/nothing/here/*.safetensors");
     for none_yet in [nothing, Path::new("model.safetensors")] {
         let mut load = begin(&request(none_yet)).unwrap();
         assert!(load.knows_no_file() && load.refused().is_none());
-        assert_eq!(round(&mut load), Round::default());
+        assert_eq!(round(&mut load), EvictRound::default());
     }
     let empty = EvictRequest { target: EngineTarget::default(), ..request(nothing) };
     assert_eq!(begin(&empty).unwrap_err().to_string(), "the engine has no process that is known");

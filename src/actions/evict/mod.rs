@@ -39,7 +39,7 @@ use crate::model::{
     Action, DecisionId, DecisionRecord, EngineTarget, Prefetch, ProcessId, RuleId, Target,
     TrackedReading, bytes_text,
 };
-pub use unload::{Unloaded, unload};
+pub use unload::{UnloadResult, unload};
 
 /// How long an act waits for the first pass over all files; the pass goes on afterwards.
 const FIRST_PASS_TAKES: Duration = Duration::from_secs(1);
@@ -149,11 +149,11 @@ pub struct EvictTally {
 /// Tracks loads and evicts behind their readers. Clones share their state.
 #[derive(Clone)]
 pub struct Evictor {
-    shared: Arc<Shared>,
+    shared: Arc<EvictShared>,
 }
 
 /// What the threads and their clients share.
-struct Shared {
+struct EvictShared {
     uptime: fn() -> Duration,
     evicted_bytes: AtomicU64,
     refaulted_bytes: AtomicU64,
@@ -277,7 +277,7 @@ impl fmt::Debug for Evictor {
 impl Evictor {
     /// Tracks no load yet; `uptime` is its clock.
     pub fn new(uptime: fn() -> Duration) -> Self {
-        let shared = Shared {
+        let shared = EvictShared {
             uptime,
             evicted_bytes: AtomicU64::new(0),
             refaulted_bytes: AtomicU64::new(0),
@@ -365,7 +365,7 @@ impl Evictor {
         &self,
         request: EvictRequest,
         is_rehearsal: bool,
-        work: impl FnOnce(&Weak<Shared>, &EvictRequest, &Arc<Control>) + Send + 'static,
+        work: impl FnOnce(&Weak<EvictShared>, &EvictRequest, &Arc<Control>) + Send + 'static,
     ) -> Result<Arc<Control>, NotEvicted> {
         let control = Arc::new(Control::new(&request, is_rehearsal, self.shared.uptime));
         let mut controls = lock(&self.shared.controls);
@@ -379,7 +379,8 @@ impl Evictor {
         }
         controls.push(Arc::clone(&control));
         drop(controls);
-        let entry = Entry { shared: Arc::downgrade(&self.shared), control: Arc::clone(&control) };
+        let entry =
+            ControlEntry { shared: Arc::downgrade(&self.shared), control: Arc::clone(&control) };
         let run = move || work(&entry.shared, &request, &entry.control);
         let started = thread::Builder::new().name("evict".to_owned()).spawn(run);
         match started {
@@ -479,12 +480,12 @@ impl Evictor {
 }
 
 /// The entry of a thread among the controls, until it ends.
-struct Entry {
-    shared: Weak<Shared>,
+struct ControlEntry {
+    shared: Weak<EvictShared>,
     control: Arc<Control>,
 }
 
-impl Drop for Entry {
+impl Drop for ControlEntry {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
             lock(&shared.controls).retain(|one| !Arc::ptr_eq(one, &self.control));

@@ -55,7 +55,7 @@ impl OpenFiles {
     pub(super) fn admit(&self, file: OwnedFd, root: Arc<OwnedFd>) -> Slot {
         let number = self.table().tick();
         self.insert(number, Arc::new(file));
-        Slot { number, way: Way::Root(root), of: self.clone() }
+        Slot { number, way: ReopenWay::Root(root), of: self.clone() }
     }
 
     /// Keeps a file that cannot be reopened.
@@ -68,7 +68,7 @@ impl OpenFiles {
         let number = table.tick();
         drop(table);
         self.close_excess();
-        Ok(Slot { number, way: Way::Pinned(Arc::new(file)), of: self.clone() })
+        Ok(Slot { number, way: ReopenWay::Pinned(Arc::new(file)), of: self.clone() })
     }
 
     fn insert(&self, number: u64, file: Arc<OwnedFd>) {
@@ -110,7 +110,7 @@ impl Table {
 
 /// How a file that was closed is opened again.
 #[derive(Debug)]
-enum Way {
+enum ReopenWay {
     Root(Arc<OwnedFd>),
     /// It never is.
     Pinned(Arc<OwnedFd>),
@@ -120,7 +120,7 @@ enum Way {
 #[derive(Debug)]
 pub(super) struct Slot {
     number: u64,
-    way: Way,
+    way: ReopenWay,
     of: OpenFiles,
 }
 
@@ -128,8 +128,8 @@ impl Slot {
     /// The file if it is open now; that is no use of it.
     pub(super) fn opened(&self) -> Option<Arc<OwnedFd>> {
         match &self.way {
-            Way::Pinned(file) => Some(Arc::clone(file)),
-            Way::Root(_) => {
+            ReopenWay::Pinned(file) => Some(Arc::clone(file)),
+            ReopenWay::Root(_) => {
                 self.of.table().open.get(&self.number).map(|(_, file)| Arc::clone(file))
             }
         }
@@ -138,8 +138,8 @@ impl Slot {
     /// The root below which it has a name.
     pub(super) fn root(&self) -> Option<&Arc<OwnedFd>> {
         match &self.way {
-            Way::Root(root) => Some(root),
-            Way::Pinned(_) => None,
+            ReopenWay::Root(root) => Some(root),
+            ReopenWay::Pinned(_) => None,
         }
     }
 
@@ -148,7 +148,7 @@ impl Slot {
         &self,
         reopen: impl FnOnce(&OwnedFd) -> io::Result<OwnedFd>,
     ) -> io::Result<Arc<OwnedFd>> {
-        let Way::Root(root) = &self.way else {
+        let ReopenWay::Root(root) = &self.way else {
             return self.opened().ok_or_else(|| io::ErrorKind::NotFound.into());
         };
         let file = match self.opened() {
@@ -163,7 +163,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut table = self.of.table();
-        if matches!(self.way, Way::Pinned(_)) {
+        if matches!(self.way, ReopenWay::Pinned(_)) {
             table.pinned = table.pinned.saturating_sub(1);
         }
         let known = table.open.remove(&self.number);

@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, open, openat, readlinkat,
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::files::Identity;
+use super::files::FileIdentity;
 use crate::model::ProcessId;
 use crate::parse::proc::colon_number;
 use crate::parse::proc::maps::mappings;
@@ -105,9 +105,9 @@ impl Mapped {
 
 /// A file that a process has open.
 #[derive(Clone, Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenFile {
     pub(super) number: u32,
-    pub(super) identity: Identity,
+    pub(super) identity: FileIdentity,
     pub(super) path: PathBuf,
 }
 
@@ -180,8 +180,8 @@ impl TrackedProcess {
     }
 
     /// The identity of a file that it maps or has open.
-    pub(super) fn identity_of(&self, link: &str) -> io::Result<Identity> {
-        Ok(Identity::from(&statat(&self.folder, link, AtFlags::empty())?))
+    pub(super) fn identity_of(&self, link: &str) -> io::Result<FileIdentity> {
+        Ok(FileIdentity::from(&statat(&self.folder, link, AtFlags::empty())?))
     }
 
     /// What it maps of files of which `is_wanted` says that they may be model files, by inode
@@ -202,7 +202,7 @@ impl TrackedProcess {
     }
 
     /// Whether it maps that file there, at this moment.
-    pub(super) fn still_maps(&self, mapped: &Mapped, identity: Identity) -> bool {
+    pub(super) fn still_maps(&self, mapped: &Mapped, identity: FileIdentity) -> bool {
         match self.identity_of(&mapped.link()) {
             Ok(found) => found == identity,
             // Without the right to follow that link: by what procfs shows to everybody.
@@ -214,7 +214,7 @@ impl TrackedProcess {
     }
 
     /// The regular files that it has open.
-    pub(super) fn open_files(&self) -> io::Result<Vec<Opened>> {
+    pub(super) fn open_files(&self) -> io::Result<Vec<OpenFile>> {
         self.positions.borrow_mut().clear();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(&self.folder, "fd", flags, Mode::empty())?;
@@ -232,7 +232,7 @@ impl TrackedProcess {
             }
             let Ok(path) = readlinkat(&folder, name, Vec::new()) else { continue };
             let path = PathBuf::from(std::ffi::OsStr::from_bytes(path.as_bytes()));
-            found.push(Opened { number, identity: Identity::from(&stat), path });
+            found.push(OpenFile { number, identity: FileIdentity::from(&stat), path });
         }
         Ok(found)
     }

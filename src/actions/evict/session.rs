@@ -8,12 +8,12 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use super::limits::Limits;
-use super::load::{Load, LoadState, Round};
+use super::limits::EvictionLimits;
+use super::load::{EvictRound, LoadState, TrackedLoad};
 use super::prefetch::AheadTally;
 use super::process::TrackedProcess;
-use super::shards::Succession;
-use super::{Control, EvictRequest, LEASED, Mounts, NotEvicted, Shared, keep, lock};
+use super::shards::FileSuccession;
+use super::{Control, EvictRequest, EvictShared, LEASED, Mounts, NotEvicted, keep, lock};
 use crate::actions::drop_caches;
 use crate::model::{
     CacheKind, DecisionId, EngineTarget, LoadReading, TrackedReading, bytes_text, duration_text,
@@ -48,8 +48,8 @@ const LEAST_READ_BETWEEN_BYTES: u64 = 48 << 20;
 const MOST_READ_BETWEEN_BYTES: u64 = 512 << 20;
 
 /// A tracked load.
-struct Session {
-    load: Load,
+struct EvictSession {
+    load: TrackedLoad,
     /// The last known state of the engine.
     target: EngineTarget,
     control: Arc<Control>,
@@ -71,14 +71,14 @@ struct Session {
 /// Tracks a load until it ends, and replies with the effect of the first pass. It ends as well once
 /// the evictor is dropped.
 pub(super) fn track(
-    weak: &Weak<Shared>,
+    weak: &Weak<EvictShared>,
     mounts: Mounts,
     request: &EvictRequest,
     control: &Arc<Control>,
     reply: &Sender<Result<String, NotEvicted>>,
 ) {
     let Some(shared) = weak.upgrade() else { return };
-    let begun = Session::begin(&shared, mounts, request, control);
+    let begun = EvictSession::begin(&shared, mounts, request, control);
     let (session, answer) = match begun {
         Ok((session, words)) => (session, Ok(words)),
         Err(why) => {
@@ -103,24 +103,25 @@ pub(super) fn track(
     }
 }
 
-impl Session {
+impl EvictSession {
     /// The load after its first pass, and the effect of that. `None` if it has ended by then.
     fn begin(
-        shared: &Shared,
+        shared: &EvictShared,
         mounts: Mounts,
         request: &EvictRequest,
         control: &Arc<Control>,
     ) -> Result<(Option<Self>, String), NotEvicted> {
         let procfs = mounts.procfs.clone();
-        let mut load = Load::begin(mounts, request, control.pulse.clone()).map_err(|error| {
-            let why = error.to_string();
-            if error.has_no_process() {
-                NotEvicted::Untouched(why)
-            } else {
-                NotEvicted::Failed(why)
-            }
-        })?;
-        load.succession = Succession::new(&request.target.read_order);
+        let mut load =
+            TrackedLoad::begin(mounts, request, control.pulse.clone()).map_err(|error| {
+                let why = error.to_string();
+                if error.has_no_process() {
+                    NotEvicted::Untouched(why)
+                } else {
+                    NotEvicted::Failed(why)
+                }
+            })?;
+        load.succession = FileSuccession::new(&request.target.read_order);
         // It goes on all the same: what cannot be opened now may be later, and nothing is dropped
         // twice.
         let refused = load.refused().filter(|_| control.stop.get().is_none());
@@ -156,7 +157,7 @@ impl Session {
     }
 
     /// One round; returns the reason if it was the last one.
-    fn round(&mut self, shared: &Shared) -> Option<&'static str> {
+    fn round(&mut self, shared: &EvictShared) -> Option<&'static str> {
         let control = Arc::clone(&self.control);
         control.pulse.beat();
         let stops = || control.stop.get().is_some() || (shared.uptime)() >= self.ends_at;
@@ -167,8 +168,8 @@ impl Session {
         let mut counted = self.counted;
         let now = (shared.uptime)();
         let since = now.saturating_sub(std::mem::replace(&mut self.round_at, now));
-        let Round { read_bytes, is_over } = if stops() {
-            Round::default()
+        let EvictRound { read_bytes, is_over } = if stops() {
+            EvictRound::default()
         } else {
             self.load.round(&stops, &mut |(evicted, refaulted), evictable| {
                 shared.evicted_bytes.fetch_add(evicted - counted.0, Ordering::Relaxed);
@@ -193,7 +194,7 @@ impl Session {
         self.control.stop.get().copied().or_else(is_late)
     }
 
-    fn count_ahead(&mut self, shared: &Shared) {
+    fn count_ahead(&mut self, shared: &EvictShared) {
         let now = self.load.prefetcher.tally();
         let before = std::mem::replace(&mut self.counted_ahead, now);
         let (read, unused) =
@@ -202,7 +203,7 @@ impl Session {
         shared.unused_bytes.fetch_add(unused, Ordering::Relaxed);
     }
 
-    fn end(mut self, shared: &Shared, why: &'static str) {
+    fn end(mut self, shared: &EvictShared, why: &'static str) {
         // The first reason is kept.
         let _ = self.control.stop.set(why);
         self.load.end_read_ahead(None);
@@ -221,7 +222,7 @@ impl Session {
     }
 
     /// Reports how the engine has read, for the receipt of its load.
-    fn report_reading(&mut self, shared: &Shared) {
+    fn report_reading(&mut self, shared: &EvictShared) {
         let Some(server) = self.control.server() else { return };
         let AheadTally { read_bytes, unused_bytes } = self.load.prefetcher.tally();
         // What was ahead of an engine that died says nothing about how it reads.
@@ -288,15 +289,15 @@ fn pace(
 }
 
 /// What limits the eviction, for texts.
-fn limits(load: &Load) -> String {
-    let Limits { sight, page_out } = load.limits();
+fn limits(load: &TrackedLoad) -> String {
+    let EvictionLimits { sight, page_out } = load.limits();
     let leased = load.leased().map(|name| format!("{name}: {LEASED}"));
     let all = [sight, page_out, &leased].into_iter().flatten();
     all.map(|limit| format!("; {limit}")).collect()
 }
 
 /// What was read ahead, for texts.
-fn read_ahead(load: &Load) -> String {
+fn read_ahead(load: &TrackedLoad) -> String {
     let AheadTally { read_bytes, unused_bytes } = load.prefetcher.tally();
     let why = load.prefetcher.ended.as_ref();
     if read_bytes == 0 {
@@ -311,7 +312,7 @@ fn read_ahead(load: &Load) -> String {
 }
 
 /// Says that no model file is known yet.
-fn unknown(load: &Load) -> &'static str {
+fn unknown(load: &TrackedLoad) -> &'static str {
     if load.knows_no_file() { "; no model file of it is known yet" } else { "" }
 }
 
@@ -328,7 +329,7 @@ fn evictable(state: LoadState) -> String {
 
 /// Examines what a decision would evict, and notes it.
 pub(super) fn rehearse(
-    weak: &Weak<Shared>,
+    weak: &Weak<EvictShared>,
     mounts: Mounts,
     request: &EvictRequest,
     control: &Control,
@@ -341,7 +342,7 @@ pub(super) fn rehearse(
 }
 
 fn rehearsal(mounts: Mounts, request: &EvictRequest, control: &Control) -> Result<String, String> {
-    let load = Load::begin(mounts, request, control.pulse.clone());
+    let load = TrackedLoad::begin(mounts, request, control.pulse.clone());
     let load = load.map_err(|error| error.to_string())?;
     let state = load.state();
     Ok(format!(
@@ -357,7 +358,7 @@ fn rehearsal(mounts: Mounts, request: &EvictRequest, control: &Control) -> Resul
 }
 
 /// What would be read ahead, once the engine was seen to read forward.
-fn would_read_ahead(load: &Load) -> String {
+fn would_read_ahead(load: &TrackedLoad) -> String {
     match load.to_come_bytes() {
         0 => String::new(),
         _ if load.prefetcher.is_off() || load.limits().sight.is_some() => String::new(),

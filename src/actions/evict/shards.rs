@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::files::{Finding, MOST_FILES, ModelFile};
-use super::index::{Listing, listing_of};
+use super::files::{MOST_FILES, ModelFile, ModelFileSearch};
+use super::index::{IndexListing, listing_of};
 use crate::model::ReadOrder;
 
 /// So many steps from a shard to the one of the next number show that an engine goes by numbers: of
@@ -83,7 +83,7 @@ type Steps = BTreeMap<PathBuf, PathBuf>;
 
 /// The order in which the files of a load are begun.
 #[derive(Debug, Default)]
-pub(super) struct Succession {
+pub(super) struct FileSuccession {
     begun: BTreeSet<usize>,
     /// The file that was begun last; `None` where several were at once.
     last: Option<usize>,
@@ -92,7 +92,7 @@ pub(super) struct Succession {
     /// Steps of earlier loads.
     earlier: Steps,
     /// Orders of files without a number, by the index of their model.
-    listings: Vec<Listing>,
+    listings: Vec<IndexListing>,
     /// Folders in which an index was searched.
     searched: BTreeSet<PathBuf>,
     /// Which orders the steps so far do not fit, where orders differ.
@@ -103,7 +103,7 @@ pub(super) struct Succession {
     is_other: bool,
 }
 
-impl Succession {
+impl FileSuccession {
     /// `earlier`: the order in which an earlier load has read its files.
     pub(super) fn new(earlier: &[ReadOrder]) -> Self {
         Self { earlier: steps_of(earlier), ..Self::default() }
@@ -151,7 +151,7 @@ impl Succession {
     }
 
     /// Reads the index of a file's model, once, where names do not order it.
-    pub(super) fn search_index(&mut self, file: usize, files: &Finding) {
+    pub(super) fn search_index(&mut self, file: usize, files: &ModelFileSearch) {
         let Some(file) = files.files.get(file) else { return };
         let Some(folder) = file.path.parent() else { return };
         let is_alone = || {
@@ -246,7 +246,7 @@ mod tests {
     use rustix::fs::{Mode, OFlags, open};
 
     use super::*;
-    use crate::actions::evict::files::{Finding, Patterns};
+    use crate::actions::evict::files::{ModelFileSearch, Patterns};
 
     /// Empty files of these names in a folder.
     fn files(names: &[&str]) -> (tempfile::TempDir, Vec<ModelFile>) {
@@ -254,7 +254,7 @@ mod tests {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         names.iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
         let root = open(folder.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let mut found = Finding::default();
+        let mut found = ModelFileSearch::default();
         Patterns::new(&["/*"]).open_below(root, &mut found);
         assert_eq!(found.files.len(), names.len());
         let position = |file: &ModelFile| names.iter().position(|name| file.path.ends_with(name));
@@ -262,13 +262,13 @@ mod tests {
         (folder, found.files)
     }
 
-    fn after(begun: &[usize], files: &[ModelFile]) -> Succession {
-        let mut succession = Succession::default();
+    fn after(begun: &[usize], files: &[ModelFile]) -> FileSuccession {
+        let mut succession = FileSuccession::default();
         begin(&mut succession, begun, files);
         succession
     }
 
-    fn begin(succession: &mut Succession, begun: &[usize], files: &[ModelFile]) {
+    fn begin(succession: &mut FileSuccession, begun: &[usize], files: &[ModelFile]) {
         for file in begun {
             succession.begins([*file].into_iter(), files);
         }
@@ -343,13 +343,13 @@ mod tests {
         assert_eq!(listed.next(0, &files), None);
         let order = listed.take_order().unwrap();
         assert_eq!((order.len(), order[0].files.len(), &*order[0].folder), (1, 4, "/"));
-        let again = Succession::new(&order);
+        let again = FileSuccession::new(&order);
         let next = [0, 1, 2, 3].map(|file| again.next(file, &files));
         assert_eq!(next, [Some(1), Some(3), Some(0), None]);
     }
 
     /// Files of a folder with an index, which names them in that order.
-    fn indexed(names: &[&str], named: &[&str]) -> (tempfile::TempDir, Finding) {
+    fn indexed(names: &[&str], named: &[&str]) -> (tempfile::TempDir, ModelFileSearch) {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         names.iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
         let entry = |(at, name): (usize, &&str)| format!(r#""{at}": "{name}""#);
@@ -357,7 +357,7 @@ mod tests {
         let index = format!(r#"{{"weight_map": {{{}}}}}"#, entries.join(","));
         fs::write(folder.path().join("model.safetensors.index.json"), index).unwrap();
         let root = open(folder.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let mut found = Finding::default();
+        let mut found = ModelFileSearch::default();
         Patterns::new(&["/*.safetensors"]).open_below(root, &mut found);
         found.files.sort_by(|one, other| one.path.cmp(&other.path));
         (folder, found)
@@ -367,14 +367,14 @@ mod tests {
     fn an_index_gives_the_next_file_once_its_order_and_that_of_names_agree_or_one_is_shown() {
         let names = ["a.safetensors", "b.safetensors", "c.safetensors", "d.safetensors"];
         let (_folder, sorted) = indexed(&names, &names);
-        let mut succession = Succession::default();
+        let mut succession = FileSuccession::default();
         assert_eq!(succession.next(0, &sorted.files), None, "it is not read yet");
         succession.search_index(0, &sorted);
         assert_eq!(succession.next(0, &sorted.files), Some(1));
         let reordered = ["c.safetensors", "a.safetensors", "d.safetensors", "b.safetensors"];
         let (_folder, other) = indexed(&names, &reordered);
         for (begun, next) in [([2, 0], Some(3)), ([0, 1], Some(2)), ([3, 0], None)] {
-            let mut succession = Succession::default();
+            let mut succession = FileSuccession::default();
             begun.iter().for_each(|file| succession.search_index(*file, &other));
             assert_eq!(succession.next(begun[0], &other.files), None, "two orders");
             begin(&mut succession, &begun, &other.files);
@@ -405,7 +405,7 @@ mod tests {
     fn files_that_begin_in_one_round_show_no_order() {
         let names = ["model-1-of-3.gguf", "model-2-of-3.gguf", "model-3-of-3.gguf"];
         let (_folder, files) = files(&names);
-        let mut succession = Succession::default();
+        let mut succession = FileSuccession::default();
         succession.begins([0, 1].into_iter(), &files);
         begin(&mut succession, &[2], &files);
         assert_eq!((succession.in_order, succession.last), (0, Some(2)));

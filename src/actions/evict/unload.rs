@@ -6,11 +6,11 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, open};
 
 use super::LEASED;
-use super::files::{Finding, ModelFile, Patterns};
+use super::files::{ModelFile, ModelFileSearch, Patterns};
 
 /// The result of an unload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unloaded {
+pub struct UnloadResult {
     /// Files of which at least one page was evicted.
     pub files: usize,
     /// Evicted bytes.
@@ -27,16 +27,16 @@ pub struct Unloaded {
 pub fn unload<T: AsRef<str>>(
     patterns: &[T],
     is_enough: &dyn Fn() -> bool,
-) -> Result<Unloaded, String> {
+) -> Result<UnloadResult, String> {
     let patterns: Vec<Arc<str>> = patterns.iter().map(|text| Arc::from(text.as_ref())).collect();
     let root = open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let root: OwnedFd = root.map_err(|error| format!("opening / failed: {error}"))?;
-    let mut found = Finding::default();
+    let mut found = ModelFileSearch::default();
     Patterns::new(&patterns).open_below(root, &mut found);
     found.files.sort_by(|one, other| one.path.cmp(&other.path));
     let leased = found.leased.take().map(|name| format!("{name}: {LEASED}"));
     let refused = found.refused.take().or(leased);
-    let mut unloaded = Unloaded { refused, ..Unloaded::default() };
+    let mut unloaded = UnloadResult { refused, ..UnloadResult::default() };
     for file in &found.files {
         if is_enough() {
             break;
@@ -85,7 +85,7 @@ mod tests {
         cached(folder.path(), "a.safetensors");
         cached(folder.path(), "b.safetensors");
         let pattern = [format!("{}/*.safetensors", folder.path().display())];
-        assert_eq!(unload(&pattern, &|| true).unwrap(), Unloaded::default());
+        assert_eq!(unload(&pattern, &|| true).unwrap(), UnloadResult::default());
         let gone = unload(&pattern, &|| false).unwrap();
         if gone.refused.is_some() {
             return eprintln!("skipped: {gone:?}");

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::files::offset;
 use super::ledger::CHUNK_BYTES;
-use super::process::{Mapped, Opened};
+use super::process::{Mapped, OpenFile};
 
 /// After so many rounds (a second at least) without a move, a file position is not used: pread(2)
 /// leaves it alone.
@@ -16,7 +16,7 @@ pub(super) struct FileUse {
     /// The mappings, by the number of their process.
     pub(super) mapped: Vec<(usize, Mapped)>,
     /// The open files, by the number of their process.
-    pub(super) opened: Vec<(usize, Opened)>,
+    pub(super) opened: Vec<(usize, OpenFile)>,
     /// The farthest of those readers.
     position: u64,
     /// Rounds since that moved; `None` before it ever did.
@@ -158,15 +158,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::actions::evict::files::Identity;
+    use crate::actions::evict::files::FileIdentity;
 
     fn mapped(from: u64, length: u64, offset: u64) -> Mapped {
         Mapped { addresses: from..from + length, offset, inode: 1, path: PathBuf::new() }
     }
 
-    fn opened() -> Opened {
+    fn opened() -> OpenFile {
         let stat = rustix::fs::stat("/").unwrap();
-        Opened { number: 3, identity: Identity::from(&stat), path: PathBuf::new() }
+        OpenFile { number: 3, identity: FileIdentity::from(&stat), path: PathBuf::new() }
     }
 
     #[test]

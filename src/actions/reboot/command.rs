@@ -120,13 +120,13 @@ fn watch(mut child: Child) -> io::Result<Receiver<io::Result<ExitStatus>>> {
 }
 
 /// The output of a command.
-struct Words {
+struct CommandOutput {
     kept: Arc<Mutex<Vec<u8>>>,
     ended: Receiver<()>,
 }
 
 /// Reads its output in a thread, so that it never blocks on a full pipe.
-fn listen(mut reader: PipeReader) -> io::Result<Words> {
+fn listen(mut reader: PipeReader) -> io::Result<CommandOutput> {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let (end, ended) = sync_channel(1);
     let keep = Arc::clone(&kept);
@@ -147,10 +147,10 @@ fn listen(mut reader: PipeReader) -> io::Result<Words> {
         // The receiver may have given up.
         let _ = end.send(());
     })?;
-    Ok(Words { kept, ended })
+    Ok(CommandOutput { kept, ended })
 }
 
-impl Words {
+impl CommandOutput {
     /// The end of the output, on one line, for people. Children of the command may write on.
     fn last(&self) -> String {
         // Children of the command may write on.

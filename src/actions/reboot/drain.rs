@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::actions::node::NodeExecutor;
-use crate::clients::kubernetes::{ApiError, Change, Held, Holder, NodeApi, NodePod};
+use crate::clients::kubernetes::{ApiError, ChangeOwner, NodeApi, NodeChange, NodeHold, NodePod};
 use crate::model::NodeDrain;
 
 /// The UIDs of the pods of this node's engines.
@@ -50,7 +50,7 @@ impl Drainer {
     /// Cordons the node.
     pub(super) fn cordon(&mut self, drain: &NodeDrain) -> Result<String, String> {
         self.since.get_or_insert_with(self.uptime);
-        let change = Change::Hold(Held { by: Holder::Reboot, taint: None });
+        let change = NodeChange::Hold(NodeHold { by: ChangeOwner::Reboot, taint: None });
         let cordoned = NodeExecutor::new(drain.api.clone()).change(&change);
         self.unless_late(drain, cordoned)
     }
@@ -62,14 +62,15 @@ impl Drainer {
         }
         let engines = (self.engine_pods)();
         let mut node = NodeExecutor::new(drain.api.clone());
-        let evicted = node.ask(async |api| evict(api, &engines).await).and_then(Left::result);
+        let evicted =
+            node.ask(async |api| evict(api, &engines).await).and_then(RemainingPods::result);
         self.unless_late(drain, evicted)
     }
 
     /// Makes the node schedulable again, if it was cordoned for a reboot.
     pub(super) fn uncordon(&mut self, drain: &NodeDrain) -> Result<String, String> {
         self.since = None;
-        NodeExecutor::new(drain.api.clone()).change(&Change::Release(Holder::Reboot))
+        NodeExecutor::new(drain.api.clone()).change(&NodeChange::Release(ChangeOwner::Reboot))
     }
 
     fn unless_late(
@@ -88,14 +89,14 @@ impl Drainer {
 
 /// The pods that are left.
 #[derive(Debug, Default)]
-struct Left {
+struct RemainingPods {
     /// With the refusals of their evictions.
     evicted: Vec<(NodePod, Option<ApiError>)>,
     /// Those whose eviction would not end.
     spared: Vec<NodePod>,
 }
 
-impl Left {
+impl RemainingPods {
     fn result(self) -> Result<String, String> {
         let evicted = self.evicted.iter().map(|(pod, refusal)| match refusal {
             Some(refusal) => format!("{} ({refusal})", named(pod)),
@@ -130,12 +131,12 @@ fn enumerated(mut names: Vec<String>) -> String {
     format!("{}{more}", names.join(", "))
 }
 
-async fn evict(api: &NodeApi, engines: &BTreeSet<Arc<str>>) -> Result<Left, ApiError> {
+async fn evict(api: &NodeApi, engines: &BTreeSet<Arc<str>>) -> Result<RemainingPods, ApiError> {
     if engines.is_empty() {
-        return Ok(Left::default());
+        return Ok(RemainingPods::default());
     }
     let pods = api.pods().await?;
-    let mut left = Left::default();
+    let mut left = RemainingPods::default();
     for pod in pods.into_iter().filter(|pod| engines.contains(&*pod.uid)) {
         if pod.stays.is_some() {
             left.spared.push(pod);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::NotStarted;
 use crate::model::{Supervisor, Workload, WorkloadState};
-use crate::parse::container::{Inspected, inspected};
-use crate::supervisors::docker::{Docker, DockerError, Started, within};
+use crate::parse::container::{InspectedContainer, inspected};
+use crate::supervisors::docker::{Docker, DockerError, StartOutcome, within};
 
 /// The time limits of Docker for inspecting a container and for starting one, with networks, mounts
 /// and a GPU.
@@ -38,8 +38,8 @@ pub(super) fn start(socket: &Path, workload: &Workload, ended: &str) -> Result<(
             return Ok(Err(stale));
         }
         Ok(match docker.start(&id, STARTING_TAKES).await {
-            Ok(Started::Now) => Ok(()),
-            Ok(Started::Before) => {
+            Ok(StartOutcome::Now) => Ok(()),
+            Ok(StartOutcome::Before) => {
                 Err(NotStarted::Stale("another program has started it".to_owned()))
             }
             Err(error) if error.is_not_found() => Err(gone()),
@@ -56,7 +56,7 @@ pub(super) fn start(socket: &Path, workload: &Workload, ended: &str) -> Result<(
 }
 
 /// Whether the container is unchanged since the decision.
-fn verify(found: &Inspected, ended: &str) -> Result<(), NotStarted> {
+fn verify(found: &InspectedContainer, ended: &str) -> Result<(), NotStarted> {
     let stale = |why: &str| Err(NotStarted::Stale(why.to_owned()));
     match &found.state {
         WorkloadState::Ended(end) if *end.mark != *ended => {

@@ -16,7 +16,7 @@ const LONGER: Duration = Duration::from_secs(10);
 
 /// A request to a runtime that ends a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum ContainerEndRequest {
     /// The signal with that name.
     Signal(&'static str),
     /// A stop, with a grace. Podman 4.3.1 starts a container again that ends after SIGTERM, and
@@ -29,7 +29,7 @@ pub(super) enum Ask {
 pub(super) fn end(
     docker: Docker,
     container: &str,
-    ask: Ask,
+    ask: ContainerEndRequest,
     patience: Duration,
 ) -> Result<(), String> {
     let (socket, id) = (docker.socket().display().to_string(), container.to_owned());
@@ -37,8 +37,10 @@ pub(super) fn end(
     let signalled = within("docker", patience, move || async move {
         let _lent = lent;
         match ask {
-            Ask::Signal(signal) => docker.kill(&id, signal, patience + LONGER).await,
-            Ask::Stop(grace) => {
+            ContainerEndRequest::Signal(signal) => {
+                docker.kill(&id, signal, patience + LONGER).await
+            }
+            ContainerEndRequest::Stop(grace) => {
                 let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX).saturating_add(1);
                 docker.stop(&id, seconds, patience + grace + LONGER).await
             }
@@ -47,7 +49,7 @@ pub(super) fn end(
     match signalled {
         Ok(done) => done.map_err(|error| format!("{socket}: {error}")),
         // It answers once the container has ended, and has the request by now.
-        Err(NotEnded::TimedOut) if matches!(ask, Ask::Stop(_)) => Ok(()),
+        Err(NotEnded::TimedOut) if matches!(ask, ContainerEndRequest::Stop(_)) => Ok(()),
         Err(NotEnded::TimedOut) => {
             Err(format!("{socket} has not answered within {} ms", patience.as_millis()))
         }

@@ -6,14 +6,14 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::handle::{self, Known};
+use super::handle::{self, ProcessState};
 use crate::clients::cgroups::namespace_root;
 use crate::model::ProcessId;
 use crate::parse::process::is_within;
 use crate::sys::descriptors::with_reserve;
 
 /// All processes at a moment, by pid.
-pub(super) struct Processes(BTreeMap<u32, Known>);
+pub(super) struct Processes(BTreeMap<u32, ProcessState>);
 
 impl Processes {
     /// Reads all processes. One that ends meanwhile, or is hidden, is left out.

@@ -63,7 +63,7 @@ pub(super) struct PidHandle {
 
 /// The state of a process at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct ProcessState {
     pub(super) id: ProcessId,
     pub(super) parent: u32,
     pub(super) comm: String,
@@ -72,7 +72,7 @@ pub(super) struct Known {
 }
 
 /// Reads `/proc/PID/stat`; `None`: there is no such process.
-pub(super) fn known(procfs: &Path, pid: u32) -> io::Result<Option<Known>> {
+pub(super) fn known(procfs: &Path, pid: u32) -> io::Result<Option<ProcessState>> {
     let path = procfs.join(pid.to_string()).join("stat");
     let text = match with_reserve(|| fs::read(&path)) {
         Ok(text) => text,
@@ -86,7 +86,7 @@ pub(super) fn known(procfs: &Path, pid: u32) -> io::Result<Option<Known>> {
         other => io::Error::other(other.to_string()),
     })?;
     let is_kernel_thread = stat.flags().is_ok_and(|flags| flags.contains(StatFlags::PF_KTHREAD));
-    Ok(Some(Known {
+    Ok(Some(ProcessState {
         id: ProcessId { pid, start_ticks: stat.starttime },
         parent: u32::try_from(stat.ppid).unwrap_or_default(),
         comm: stat.comm.escape_default().to_string(),
@@ -109,7 +109,7 @@ impl PidHandle {
         if pid <= 1 {
             return untouchable("the first one of all");
         }
-        let same = |known: Option<Known>| known.filter(|known| known.id == id);
+        let same = |known: Option<ProcessState>| known.filter(|known| known.id == id);
         let Some(seen) = same(known(procfs, pid).map_err(reading)?) else { return Ok(None) };
         if own.contains(&pid) {
             return untouchable("this program, or what it runs under");

@@ -34,7 +34,7 @@ use crate::model::{Action, EngineTarget, OutcomeResult, ProcessId, Proof, Target
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::supervisors::docker::Docker;
 use crate::sys::descriptors::with_reserve;
-use container::Ask;
+use container::ContainerEndRequest;
 use family::Processes;
 use handle::{HandleError, PidHandle};
 
@@ -272,7 +272,11 @@ impl Stop<'_> {
             let is_of_pod = self.engine.proof == Proof::PodContainer;
             let is_podman = self.engine.runtime.as_ref().is_some_and(|runtime| runtime.is_podman);
             let is_stopped = is_podman || is_of_pod;
-            let ask = if is_stopped { Ask::Stop(self.grace) } else { Ask::Signal("SIGTERM") };
+            let ask = if is_stopped {
+                ContainerEndRequest::Stop(self.grace)
+            } else {
+                ContainerEndRequest::Signal("SIGTERM")
+            };
             again = self.ask_runtime(ask, KEEPER_ASKS_WITHIN);
         }
         for process in handles {
@@ -298,7 +302,8 @@ impl Stop<'_> {
         self.open_descendants(handles, own)?;
         if self.has_its_container(handles)? {
             let of_client = || self.engine.client_unit.as_deref().map(systemd_starts_again);
-            let asked = self.ask_runtime(Ask::Signal("SIGKILL"), KEEPER_KILLS_WITHIN);
+            let asked =
+                self.ask_runtime(ContainerEndRequest::Signal("SIGKILL"), KEEPER_KILLS_WITHIN);
             *again = asked.or_else(of_client);
         }
         let mut failed = None;
@@ -381,7 +386,7 @@ impl Stop<'_> {
     }
 
     /// Returns why the runtime may start it again.
-    fn ask_runtime(&self, ask: Ask, patience: Duration) -> Option<String> {
+    fn ask_runtime(&self, ask: ContainerEndRequest, patience: Duration) -> Option<String> {
         let id = self.engine.container.as_ref()?;
         let runtime = self.engine.runtime.as_ref();
         if self.engine.proof == Proof::PodContainer {
@@ -405,10 +410,16 @@ impl Stop<'_> {
     }
 
     /// Returns what starts it again, and the error of its runtime, which does not change that.
-    fn ask_cri(&self, socket: Option<&Path>, id: &str, ask: Ask, patience: Duration) -> String {
+    fn ask_cri(
+        &self,
+        socket: Option<&Path>,
+        id: &str,
+        ask: ContainerEndRequest,
+        patience: Duration,
+    ) -> String {
         let grace = match ask {
-            Ask::Stop(grace) => grace,
-            Ask::Signal(_) => Duration::ZERO,
+            ContainerEndRequest::Stop(grace) => grace,
+            ContainerEndRequest::Signal(_) => Duration::ZERO,
         };
         let again = self.kubelet_starts_again();
         let asked = socket.map(|socket| container::end_of_pod(socket, id, grace, patience));

@@ -249,10 +249,11 @@ fn a_container_is_signalled_by_its_id_and_a_refusal_is_an_error() {
         (done, docker(&listener, "404 Not Found"))
     });
     let id = "0123456789abcdef";
-    container::end(Docker::new(&socket), id, Ask::Signal("SIGTERM"), LONG).unwrap();
-    let refused = container::end(Docker::new(&socket), id, Ask::Signal("SIGKILL"), LONG)
-        .unwrap_err()
-        .to_string();
+    container::end(Docker::new(&socket), id, ContainerEndRequest::Signal("SIGTERM"), LONG).unwrap();
+    let refused =
+        container::end(Docker::new(&socket), id, ContainerEndRequest::Signal("SIGKILL"), LONG)
+            .unwrap_err()
+            .to_string();
     assert!(refused.contains("docker.sock") && refused.contains("404"), "{refused}");
     let (done, refused) = answers.join().unwrap();
     assert_eq!(done, format!("POST /containers/{id}/kill?signal=SIGTERM HTTP/1.1"));
@@ -266,10 +267,10 @@ fn podman_is_asked_to_stop_a_container_and_answers_once_it_has_ended() {
     let listener = UnixListener::bind(&socket).unwrap();
     let id = "a".repeat(64);
     let (stop, grace) = (|| Docker::new(&socket), Duration::from_millis(2500));
-    container::end(stop(), &id, Ask::Stop(grace), SHORT).unwrap();
+    container::end(stop(), &id, ContainerEndRequest::Stop(grace), SHORT).unwrap();
     let waits = listener.accept().unwrap();
     let serving = std::thread::spawn(move || docker(&listener, "204 No Content"));
-    container::end(stop(), &id, Ask::Stop(grace), LONG).unwrap();
+    container::end(stop(), &id, ContainerEndRequest::Stop(grace), LONG).unwrap();
     let asked = serving.join().unwrap();
     assert_eq!(asked, format!("POST /containers/{id}/stop?t=3 HTTP/1.1"));
     drop(waits);
@@ -279,20 +280,27 @@ fn podman_is_asked_to_stop_a_container_and_answers_once_it_has_ended() {
 fn a_silent_docker_times_out_and_hostile_ids_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("docker.sock");
-    let error = container::end(Docker::new(&socket), "abc", Ask::Signal("SIGKILL"), LONG)
-        .unwrap_err()
-        .to_string();
+    let error =
+        container::end(Docker::new(&socket), "abc", ContainerEndRequest::Signal("SIGKILL"), LONG)
+            .unwrap_err()
+            .to_string();
     assert!(error.contains("docker.sock"), "{error}");
     // It listens, and never accepts.
     let _listener = UnixListener::bind(&socket).unwrap();
-    let error = container::end(Docker::new(&socket), "abc", Ask::Signal("SIGKILL"), SHORT)
-        .unwrap_err()
-        .to_string();
-    assert!(error.ends_with("has not answered within 50 ms"), "{error}");
-    for hostile in ["", "../x", "a/b", "a?b", "a b", "-a", "a\n"] {
-        let error = container::end(Docker::new(&socket), hostile, Ask::Signal("SIGKILL"), LONG)
+    let error =
+        container::end(Docker::new(&socket), "abc", ContainerEndRequest::Signal("SIGKILL"), SHORT)
             .unwrap_err()
             .to_string();
+    assert!(error.ends_with("has not answered within 50 ms"), "{error}");
+    for hostile in ["", "../x", "a/b", "a?b", "a b", "-a", "a\n"] {
+        let error = container::end(
+            Docker::new(&socket),
+            hostile,
+            ContainerEndRequest::Signal("SIGKILL"),
+            LONG,
+        )
+        .unwrap_err()
+        .to_string();
         assert!(error.ends_with("is no container's id"), "{error}");
     }
 }

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{DecisionId, DecisionRecord, Moment, Sysctl, UndoResult};
-use setting::{Mounts, Setting};
-use undo_log::{Change, UndoLog};
+use setting::{Setting, SettingMounts};
+use undo_log::{SettingChange, UndoLog};
 
 pub use tally::SettingsTally;
 
@@ -54,7 +54,7 @@ impl fmt::Debug for TemporarySetup {
 
 /// Sets and restores settings.
 pub struct TemporarySettings {
-    mounts: Mounts,
+    mounts: SettingMounts,
     storage: PathBuf,
     boot_id: Option<String>,
     clock: fn() -> Moment,
@@ -76,7 +76,7 @@ impl fmt::Debug for TemporarySettings {
 /// A change that is to be undone.
 #[derive(Clone, Debug)]
 struct OpenChange {
-    change: Change,
+    change: SettingChange,
     /// No decision will undo it: it is of an earlier process, or of a failed act.
     is_orphan: bool,
 }
@@ -85,7 +85,7 @@ impl TemporarySettings {
     /// Opens, reads and restores nothing yet.
     pub fn new(setup: TemporarySetup) -> Self {
         let TemporarySetup { procfs, sysfs, storage, boot_id, clock, report, tally } = setup;
-        let mounts = Mounts { procfs, sysfs };
+        let mounts = SettingMounts { procfs, sysfs };
         Self {
             mounts,
             storage,
@@ -184,7 +184,7 @@ impl TemporarySettings {
         let mut changes = Vec::new();
         for (setting, new) in wanted {
             if let Some(held) = self.open.iter().find(|open| open.change.setting == setting) {
-                let Change { decision, rule, .. } = &held.change;
+                let SettingChange { decision, rule, .. } = &held.change;
                 return Err(format!("{setting} is held by #{decision} of {rule}: nothing is set"));
             }
             let old = setting.read(&self.mounts).map_err(|error| error.to_string())?;
@@ -193,7 +193,7 @@ impl TemporarySettings {
                 continue;
             }
             let Some(log) = &mut self.log else { return Err("no undo log".to_owned()) };
-            changes.push(Change {
+            changes.push(SettingChange {
                 number: log.next_number(),
                 setting,
                 old,
@@ -215,7 +215,7 @@ impl TemporarySettings {
     }
 
     /// Applies the logged changes; all of them, or none.
-    fn write(&mut self, changes: Vec<Change>) -> Result<(), String> {
+    fn write(&mut self, changes: Vec<SettingChange>) -> Result<(), String> {
         let failed = changes.iter().find_map(|change| self.write_one(change).err());
         let is_orphan = failed.is_some();
         let open = changes.into_iter().map(|change| OpenChange { change, is_orphan });
@@ -233,8 +233,8 @@ impl TemporarySettings {
         }
     }
 
-    fn write_one(&self, change: &Change) -> Result<(), String> {
-        let Change { setting, old, new, .. } = change;
+    fn write_one(&self, change: &SettingChange) -> Result<(), String> {
+        let SettingChange { setting, old, new, .. } = change;
         let text = |error: setting::SettingError| error.to_string();
         let now = setting.read(&self.mounts).map_err(text)?;
         if now != *old {
@@ -259,7 +259,7 @@ impl TemporarySettings {
         match left {
             None => Ok(()),
             Some(open) => {
-                let Change { setting, old, .. } = &open.change;
+                let SettingChange { setting, old, .. } = &open.change;
                 Err(format!("{setting} could not be set back to {old}; it is tried again"))
             }
         }
@@ -285,8 +285,8 @@ impl TemporarySettings {
         }
     }
 
-    fn undo_one(&mut self, change: &Change, why: &str) -> UndoResult {
-        let Change { setting, old, new, decision, rule, .. } = change;
+    fn undo_one(&mut self, change: &SettingChange, why: &str) -> UndoResult {
+        let SettingChange { setting, old, new, decision, rule, .. } = change;
         let of = format!("#{decision} of {rule}");
         let (result, found, text) = match setting.read(&self.mounts) {
             Ok(now) if now == *old => (UndoResult::AlreadyBack, Some(now), None),
@@ -358,7 +358,7 @@ impl TemporarySettings {
     }
 
     /// Adds the logged changes that this process does not know. A reboot has undone all changes.
-    fn take_over(&mut self, found: Vec<Change>) {
+    fn take_over(&mut self, found: Vec<SettingChange>) {
         let Some(boot_id) = self.boot_id.clone() else { return };
         for change in found {
             if change.boot_id != boot_id {

@@ -4,11 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::setting::{Mounts, Setting};
-use super::undo_log::Change;
+use super::setting::{Setting, SettingMounts};
+use super::undo_log::SettingChange;
 use super::{OpenChange, TemporarySettings};
 use crate::clients::owner::is_alive;
-use crate::clients::{Endpoint, KeyRing, KeyedSession, Session};
+use crate::clients::{ClientSession, Endpoint, KeyRing, KeyedSession};
 use crate::engines::facts;
 use crate::model::{DecisionRecord, EngineTarget, UndoResult};
 
@@ -44,7 +44,7 @@ fn essence(engine: &EngineTarget) -> EngineTarget {
 
 /// The state of a pause: paused while the server lives. The engine is not queried: its response
 /// cannot show whether the pause is ours.
-pub(super) fn state(mounts: &Mounts, engine: &EngineTarget) -> io::Result<String> {
+pub(super) fn state(mounts: &SettingMounts, engine: &EngineTarget) -> io::Result<String> {
     let server = engine.processes.first();
     match server.is_some_and(|server| is_alive(&mounts.procfs, *server)) {
         true => Ok(PAUSED.to_owned()),
@@ -53,14 +53,14 @@ pub(super) fn state(mounts: &Mounts, engine: &EngineTarget) -> io::Result<String
 }
 
 /// Resumes the engine.
-pub(super) fn resume(mounts: &Mounts, engine: &EngineTarget) -> io::Result<()> {
+pub(super) fn resume(mounts: &SettingMounts, engine: &EngineTarget) -> io::Result<()> {
     let endpoint = Endpoint::of(&mounts.procfs, engine);
     let endpoint = endpoint.ok_or_else(|| io::Error::other("its address is not known"))?;
     let keys = KeyRing::new(&mounts.procfs, Arc::new(engine.clone()), endpoint.clone());
     let resume = facts(engine.kind).go_on;
     let resume =
         resume.ok_or_else(|| io::Error::other("an engine of this kind is never paused"))?;
-    let calls = KeyedSession::new(Session::open(endpoint).map_err(io::Error::other)?, keys);
+    let calls = KeyedSession::new(ClientSession::open(endpoint).map_err(io::Error::other)?, keys);
     let mut last = Ok(());
     for number in 0..TRIES {
         if number > 0 {
@@ -90,7 +90,7 @@ impl TemporarySettings {
         }
         let at = (self.clock)().utc;
         let Some(log) = &mut self.log else { return Err("no undo log".to_owned()) };
-        let change = Change {
+        let change = SettingChange {
             number: log.next_number(),
             setting,
             old: RUNNING.to_owned(),

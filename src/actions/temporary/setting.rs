@@ -47,7 +47,7 @@ impl SettingError {
 
 /// Mount points of procfs and sysfs.
 #[derive(Clone, Debug)]
-pub(super) struct Mounts {
+pub(super) struct SettingMounts {
     pub(super) procfs: PathBuf,
     pub(super) sysfs: PathBuf,
 }
@@ -62,7 +62,7 @@ impl Setting {
         }
     }
 
-    fn path(&self, mounts: &Mounts) -> PathBuf {
+    fn path(&self, mounts: &SettingMounts) -> PathBuf {
         match self {
             Self::Sysctl(sysctl) => mounts.procfs.join("sys").join(sysctl.path()),
             Self::ReadAhead { device, .. } => {
@@ -75,7 +75,7 @@ impl Setting {
     }
 
     /// The present value, without the line end.
-    pub(super) fn read(&self, mounts: &Mounts) -> Result<String, SettingError> {
+    pub(super) fn read(&self, mounts: &SettingMounts) -> Result<String, SettingError> {
         let path = self.path(mounts);
         let read = match self {
             Self::EnginePause(engine) => pause::state(mounts, engine),
@@ -91,7 +91,7 @@ impl Setting {
     }
 
     /// Writes a value, in one write; never creates or truncates a file.
-    pub(super) fn write(&self, mounts: &Mounts, value: &str) -> Result<(), SettingError> {
+    pub(super) fn write(&self, mounts: &SettingMounts, value: &str) -> Result<(), SettingError> {
         let path = self.path(mounts);
         let (written, doing) = match self {
             Self::EnginePause(engine) => (pause::resume(mounts, engine), "resuming it:".to_owned()),
@@ -104,7 +104,7 @@ impl Setting {
         written.map_err(|error| SettingError { doing, setting: self.clone(), path, error })
     }
 
-    fn is_still_there(&self, mounts: &Mounts) -> io::Result<()> {
+    fn is_still_there(&self, mounts: &SettingMounts) -> io::Result<()> {
         let Self::ReadAhead { device, name } = self else { return Ok(()) };
         let disk = fs::canonicalize(mounts.sysfs.join("dev/block").join(device))?;
         match disk.file_name().is_some_and(|found| found == Path::new(name)) {

@@ -61,7 +61,7 @@ pub(super) enum UndoLogError {
 
 /// A setting that was changed, or is about to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Change {
+pub(super) struct SettingChange {
     /// Its number within the file.
     pub(super) number: u64,
     /// The setting that changes, with its device or engine.
@@ -84,7 +84,7 @@ pub(super) struct Change {
 
 /// The end of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Undone {
+struct UndoneChange {
     number: u64,
     /// `None`: of an earlier boot.
     result: Option<UndoResult>,
@@ -96,15 +96,15 @@ struct Undone {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Record {
-    Set(Change),
-    Undone(Undone),
+    Set(SettingChange),
+    Undone(UndoneChange),
 }
 
 /// The content of an opened log.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct LoggedChanges {
     /// Open changes, in the order of their setting.
-    pub(super) open: Vec<Change>,
+    pub(super) open: Vec<SettingChange>,
     /// The numbers of unreadable lines before the end.
     pub(super) damaged: Vec<usize>,
     /// Bytes that were cut off at the end.
@@ -127,7 +127,7 @@ impl UndoLog {
     }
 
     /// Opens the log in a folder, or creates one. Returns its content.
-    pub(super) fn open(folder: &Path) -> Result<(Self, Found), UndoLogError> {
+    pub(super) fn open(folder: &Path) -> Result<(Self, LoggedChanges), UndoLogError> {
         let path = folder.join(FILE_NAME);
         let failed = |doing, error| UndoLogError::Failed { doing, path: path.clone(), error };
         DirBuilder::new()
@@ -171,7 +171,7 @@ impl UndoLog {
     }
 
     /// Records changes that are about to be made. They are on disk at the return.
-    pub(super) fn begin(&mut self, changes: &[Change]) -> Result<(), UndoLogError> {
+    pub(super) fn begin(&mut self, changes: &[SettingChange]) -> Result<(), UndoLogError> {
         self.append(changes.iter().cloned().map(Record::Set))
     }
 
@@ -183,7 +183,7 @@ impl UndoLog {
         found: Option<String>,
         at: Timestamp,
     ) -> Result<(), UndoLogError> {
-        self.append([Record::Undone(Undone { number, result, found, at })])
+        self.append([Record::Undone(UndoneChange { number, result, found, at })])
     }
 
     /// Empties a long log without open changes.
@@ -248,7 +248,7 @@ fn begin(file: &mut File, folder: &Path) -> io::Result<()> {
 
 #[derive(Debug, Default)]
 struct Parsed {
-    found: Found,
+    found: LoggedChanges,
     next_number: u64,
     /// The lines without a torn one at the end.
     whole_bytes: u64,

@@ -24,7 +24,7 @@ const MOST_BYTES: usize = 4 << 20;
 
 /// The daemon behind a control socket.
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub(crate) struct ControlClient {
     socket: PathBuf,
     /// `None`: as long as the request may take.
     patience: Option<Duration>,
@@ -32,7 +32,7 @@ pub(crate) struct Client {
 
 /// The response of the daemon.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Reply {
+pub(crate) struct DaemonResponse {
     pub(crate) status: u16,
     /// The data; null without any.
     pub(crate) data: Value,
@@ -79,7 +79,7 @@ pub(crate) enum ClientError {
     Failed(PathBuf, String),
 }
 
-impl Client {
+impl ControlClient {
     /// The daemon behind that socket.
     pub(crate) fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned(), patience: None }
@@ -99,7 +99,7 @@ impl Client {
         method: &str,
         target: &str,
         body: Option<&Value>,
-    ) -> Result<Reply, ClientError> {
+    ) -> Result<DaemonResponse, ClientError> {
         let body = body.map(Value::to_string).unwrap_or_default();
         self.send(method, target, "application/json", body)
     }
@@ -108,7 +108,11 @@ impl Client {
     ///
     /// # Errors
     /// The failure of a request, with the remedy.
-    pub(crate) fn post_form(&self, target: &str, form: &str) -> Result<Reply, ClientError> {
+    pub(crate) fn post_form(
+        &self,
+        target: &str,
+        form: &str,
+    ) -> Result<DaemonResponse, ClientError> {
         self.send("POST", target, "application/x-www-form-urlencoded", form.to_owned())
     }
 
@@ -118,7 +122,7 @@ impl Client {
         target: &str,
         content_type: &'static str,
         body: String,
-    ) -> Result<Reply, ClientError> {
+    ) -> Result<DaemonResponse, ClientError> {
         let failed =
             |error: &dyn std::fmt::Display| ClientError::Failed(self.path(), error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -147,7 +151,7 @@ impl Client {
         self.socket.clone()
     }
 
-    async fn exchange(&self, request: Request<Bytes>) -> Result<Reply, ClientError> {
+    async fn exchange(&self, request: Request<Bytes>) -> Result<DaemonResponse, ClientError> {
         let failed =
             |error: &dyn std::fmt::Display| ClientError::Failed(self.path(), error.to_string());
         control_address(&self.socket).map_err(|error| failed(&error))?;
@@ -173,17 +177,17 @@ impl Client {
     }
 }
 
-fn read(status: u16, bytes: &[u8]) -> Reply {
+fn read(status: u16, bytes: &[u8]) -> DaemonResponse {
     let Ok(mut answer) = serde_json::from_slice::<Value>(bytes) else {
         let text = String::from_utf8_lossy(bytes);
         let problem = format!("the daemon answered {status}: {}", text.trim());
-        return Reply { status, data: Value::Null, problem, warnings: Vec::new() };
+        return DaemonResponse { status, data: Value::Null, problem, warnings: Vec::new() };
     };
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let warnings = answer["warnings"].as_array();
     let warnings = warnings.map_or_else(Vec::new, |all| all.iter().filter_map(text).collect());
     let problem = text(&answer["error"]).unwrap_or_else(|| format!("the daemon answered {status}"));
-    Reply { status, data: answer["data"].take(), problem, warnings }
+    DaemonResponse { status, data: answer["data"].take(), problem, warnings }
 }
 
 #[cfg(test)]
@@ -193,12 +197,12 @@ mod tests {
 
     use super::*;
 
-    fn pause(socket: &Path) -> Result<Reply, ClientError> {
-        let client = Client::new(socket).with_patience(Duration::from_millis(500));
+    fn pause(socket: &Path) -> Result<DaemonResponse, ClientError> {
+        let client = ControlClient::new(socket).with_patience(Duration::from_millis(500));
         client.request("GET", "/api/v1/pause", None)
     }
 
-    fn response_to(text: &str) -> Result<Reply, ClientError> {
+    fn response_to(text: &str) -> Result<DaemonResponse, ClientError> {
         let bytes = text.as_bytes().to_vec();
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
@@ -237,7 +241,7 @@ mod tests {
         assert!(matches!(error, ClientError::Silent(..)), "{error}");
         let text = error.to_string();
         assert!(text.contains("restart it") && !text.contains("pause"), "of a query: {text}");
-        let client = Client::new(&socket).with_patience(Duration::from_millis(500));
+        let client = ControlClient::new(&socket).with_patience(Duration::from_millis(500));
         let error = client.request("POST", "/api/v1/silences", None).unwrap_err();
         assert!(error.to_string().contains("`umawarden pause` works"), "of an order: {error}");
     }

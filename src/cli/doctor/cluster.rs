@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::clients::kubernetes::{ApiError, NodeApi, Right};
+use crate::clients::kubernetes::{ApiError, NodeApi, ResourceRight};
 use crate::config::settings::Settings;
 use crate::doctor::{ClusterFacts, Fact};
-use crate::model::{Drain, Grade, KubernetesSettings, Mode};
+use crate::model::{DrainMode, Grade, KubernetesSettings, Mode};
 use crate::policy::rule::RuleSet;
 
 /// The time limit of all queries.
@@ -46,24 +46,25 @@ async fn lacks(settings: &KubernetesSettings, taints: bool) -> Result<Vec<String
 }
 
 /// The rights of docs/src/operate/kubernetes.md, with the feature that needs each.
-fn needed(settings: &KubernetesSettings, taints: bool) -> Vec<(Right, &'static str)> {
-    let mut needed = vec![(Right::new("get", "nodes"), "all features")];
+fn needed(settings: &KubernetesSettings, taints: bool) -> Vec<(ResourceRight, &'static str)> {
+    let mut needed = vec![(ResourceRight::new("get", "nodes"), "all features")];
     if !settings.conditions.is_empty() {
-        needed.push((Right::new("patch", "nodes/status"), "conditions"));
+        needed.push((ResourceRight::new("patch", "nodes/status"), "conditions"));
     } else if settings.extended_resource {
-        needed.push((Right::new("patch", "nodes/status"), "extended_resource"));
+        needed.push((ResourceRight::new("patch", "nodes/status"), "extended_resource"));
     }
     if settings.events {
-        needed.extend(["create", "patch"].map(|verb| (Right::new(verb, "events"), "events")));
+        needed
+            .extend(["create", "patch"].map(|verb| (ResourceRight::new(verb, "events"), "events")));
     }
-    let drains = settings.drain != Drain::None;
+    let drains = settings.drain != DrainMode::None;
     if taints || drains {
         let feature = if drains { "drain" } else { "taint_node, cordon_node" };
-        needed.push((Right::new("patch", "nodes"), feature));
+        needed.push((ResourceRight::new("patch", "nodes"), feature));
     }
-    if settings.drain == Drain::Evict {
-        needed.push((Right::new("list", "pods"), "drain: evict"));
-        needed.push((Right::new("create", "pods/eviction"), "drain: evict"));
+    if settings.drain == DrainMode::Evict {
+        needed.push((ResourceRight::new("list", "pods"), "drain: evict"));
+        needed.push((ResourceRight::new("create", "pods/eviction"), "drain: evict"));
     }
     needed
 }
@@ -88,7 +89,7 @@ mod tests {
             let is_allowed = of["verb"] == "get" || of["resource"] == "events";
             (201, json!({"status": {"allowed": is_allowed}}))
         });
-        let all = KubernetesSettings { access, drain: Drain::Evict, ..Default::default() };
+        let all = KubernetesSettings { access, drain: DrainMode::Evict, ..Default::default() };
         let lacks = found(all.clone(), true).unwrap();
         let expected = [
             "patch nodes/status (conditions)",
@@ -102,7 +103,7 @@ mod tests {
         assert!(line.starts_with(path), "{line}");
         let asked = &body["spec"]["resourceAttributes"];
         assert_eq!([&asked["resource"], &asked["subresource"]], ["nodes", "status"]);
-        let few = KubernetesSettings { conditions: Vec::new(), drain: Drain::None, ..all };
+        let few = KubernetesSettings { conditions: Vec::new(), drain: DrainMode::None, ..all };
         assert!(found(few.clone(), false).unwrap().is_empty());
         assert_eq!(found(few, true).unwrap(), ["patch nodes (taint_node, cordon_node)"]);
     }

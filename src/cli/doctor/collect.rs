@@ -19,8 +19,8 @@ use crate::config::reader::{environment, load};
 use crate::config::settings::SystemPaths;
 use crate::daemon::missing;
 use crate::doctor::{
-    Advice, ContainerFacts, EngineFacts, Fact, Facts, Lack, MOST_SCRIPT_BYTES, UnitFacts,
-    dgx_release, unit,
+    AdviceTable, ContainerFacts, DoctorFacts, EngineFacts, Fact, MOST_SCRIPT_BYTES, UnitFacts,
+    UnmetNeed, dgx_release, unit,
 };
 use crate::files::open_regular;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
@@ -57,7 +57,7 @@ const DAEMON_TIMEOUT: Duration = Duration::from_secs(3);
 ///
 /// # Errors
 /// The daemon's configuration or the file of advice cannot be read.
-pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
+pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<DoctorFacts> {
     let daemon = &arguments.daemon;
     let docker = arguments.docker.clone().or_else(socket_of_environment);
     let flags = RunFlags {
@@ -73,7 +73,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
     let docker = loaded.settings.path.docker().to_owned();
     let SystemPaths { procfs, sysfs, kmsg, .. } = loaded.settings.path.clone();
     let client = daemon.client()?.with_patience(DAEMON_TIMEOUT);
-    let lacks = missing(&loaded.settings, &loaded.rules).into_iter().map(|one| Lack {
+    let lacks = missing(&loaded.settings, &loaded.rules).into_iter().map(|one| UnmetNeed {
         what: one.what,
         remedy: one.remedy.to_owned(),
         is_wanted_now: one.wanted_now,
@@ -90,7 +90,7 @@ pub(super) fn facts(arguments: &DoctorArguments) -> anyhow::Result<Facts> {
     };
     let program = arguments.systemctl.clone();
     let (of_ray, of_loaders) = (procfs.clone(), advice.clone());
-    Ok(Facts {
+    Ok(DoctorFacts {
         advice,
         page_bytes: ::procfs::page_size(),
         hidden_cma_bytes: hidden_cma(&procfs),
@@ -144,11 +144,11 @@ fn within<T: Send + 'static>(
 }
 
 /// The advice inside the binary, or that of a file in its place.
-fn advice(file: Option<&Path>) -> anyhow::Result<Advice> {
+fn advice(file: Option<&Path>) -> anyhow::Result<AdviceTable> {
     let profiles = crate::tune::profiles().map_err(anyhow::Error::msg)?;
     let machines: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
     let read = match file {
-        None => Advice::shipped(&machines),
+        None => AdviceTable::shipped(&machines),
         Some(path) => {
             let name = path.display();
             let bytes = first_bytes(path, MOST_ADVICE_BYTES)
@@ -160,7 +160,7 @@ fn advice(file: Option<&Path>) -> anyhow::Result<Advice> {
             let text = String::from_utf8(bytes).map_err(|_| {
                 anyhow::anyhow!("cannot read the advice {name}: it is not UTF-8; save it as UTF-8")
             })?;
-            Advice::parse(&SourceText::new(name.to_string(), text), &machines)
+            AdviceTable::parse(&SourceText::new(name.to_string(), text), &machines)
         }
     };
     read.map_err(|mistakes: Mistakes| anyhow::Error::msg(mistakes.to_string()))
@@ -248,7 +248,10 @@ fn containers(socket: &Path) -> Fact<Vec<ContainerFacts>> {
 }
 
 /// The units that run an engine, and the names of all units.
-fn all_units(folders: &[PathBuf], advice: &Advice) -> Fact<(Vec<UnitFacts>, BTreeSet<String>)> {
+fn all_units(
+    folders: &[PathBuf],
+    advice: &AdviceTable,
+) -> Fact<(Vec<UnitFacts>, BTreeSet<String>)> {
     let usual = || UNIT_FOLDERS.iter().map(PathBuf::from).collect();
     let folders: Vec<PathBuf> = if folders.is_empty() { usual() } else { folders.to_vec() };
     let mut names = BTreeSet::new();

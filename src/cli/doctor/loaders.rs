@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use super::packages;
-use crate::doctor::{Advice, Fact, RayVariables, Raylet, RunningLoader, Started};
+use crate::doctor::{AdviceTable, Fact, RayVariables, Raylet, RunningLoader, StartedEngine};
 use crate::engines::loaders::{VARIABLES, holds_weights};
 use crate::engines::{LaunchCommand, ProcessRole, recognise};
 use crate::parse::process::{arguments, variable};
@@ -16,7 +16,7 @@ const MOST_PROCESSES: usize = 32_768;
 const MOST_LINE_BYTES: u64 = 64 << 10;
 const MOST_ENVIRONMENT_BYTES: u64 = 1 << 20;
 
-pub(super) fn loaders(procfs: &Path, advice: &Advice) -> Fact<Vec<RunningLoader>> {
+pub(super) fn loaders(procfs: &Path, advice: &AdviceTable) -> Fact<Vec<RunningLoader>> {
     of_processes(procfs, |procfs, pid| of_process(procfs, pid, advice))
 }
 
@@ -36,7 +36,7 @@ fn of_processes<T>(procfs: &Path, of: impl Fn(&Path, u32) -> Option<T>) -> Fact<
     Fact::Is(pids.into_iter().filter_map(|pid| of(procfs, pid)).collect())
 }
 
-fn of_process(procfs: &Path, pid: u32, advice: &Advice) -> Option<RunningLoader> {
+fn of_process(procfs: &Path, pid: u32, advice: &AdviceTable) -> Option<RunningLoader> {
     let folder = procfs.join(pid.to_string());
     // The process may have ended, or be another user's.
     let line = arguments(&read(&folder.join("cmdline"), MOST_LINE_BYTES)?);
@@ -58,7 +58,7 @@ fn of_process(procfs: &Path, pid: u32, advice: &Advice) -> Option<RunningLoader>
     let is_known = environment.is_some();
     let variables = is_known.then_some(variables);
     let variables = variables.ok_or_else(|| format!("cannot read {}", path.display()));
-    let started = Started { variables, ..Started::new(command, versions) };
+    let started = StartedEngine { variables, ..StartedEngine::new(command, versions) };
     Some(RunningLoader::Server { pid, started })
 }
 
@@ -104,7 +104,7 @@ mod tests {
             fs::write(folder.join("cmdline"), line).unwrap();
             fs::write(folder.join("environ"), environment).unwrap();
         }
-        let advice = Advice::default();
+        let advice = AdviceTable::default();
         let Fact::Is(found) = loaders(procfs.path(), &advice) else { panic!() };
         let named: Vec<(u32, &str)> = found
             .iter()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use promql_rules::TracedValue;
 
-use super::{DECISIONS, ReportSource, RuleReport, STALE_AFTER, Since};
+use super::{DECISIONS, ReportSource, RuleReport, STALE_AFTER, StateSince};
 use crate::config::reader::load_rules;
 use crate::config::settings::{RuleSource, limits};
 use crate::journal::{
@@ -14,8 +14,8 @@ use crate::journal::{
     TimelineQuery,
 };
 use crate::model::{
-    AlertChange, AlertState, DecisionId, DecisionRecord, HoldReason, Moment, Observation, Past,
-    RuleId,
+    AlertChange, AlertState, DecisionId, DecisionRecord, EarlierRuns, HoldReason, Moment,
+    Observation, RuleId,
 };
 use crate::policy::Policy;
 use crate::policy::explain::sample;
@@ -33,7 +33,7 @@ const CLOCKS_DRIFT: SignedDuration = SignedDuration::from_secs(300);
 const MOST_EVIDENCE: usize = 24;
 
 /// The journal, or why it cannot be used.
-pub(super) struct Journalled(Result<JournalReader, Option<ReadError>>);
+pub(super) struct OpenedJournal(Result<JournalReader, Option<ReadError>>);
 
 /// The rules that explain entries of the journal.
 pub(super) fn rules(source: &RuleSource) -> anyhow::Result<RuleSet> {
@@ -41,7 +41,7 @@ pub(super) fn rules(source: &RuleSource) -> anyhow::Result<RuleSet> {
     Ok(rules)
 }
 
-impl Journalled {
+impl OpenedJournal {
     /// No journal.
     pub(super) fn none() -> Self {
         Self(Err(None))
@@ -60,7 +60,7 @@ impl Journalled {
     }
 
     /// Acts before a decision, for the guard rails. Unreadable ones are omitted.
-    pub(super) fn past(&self, at: Moment, before: DecisionId) -> Past {
+    pub(super) fn past(&self, at: Moment, before: DecisionId) -> EarlierRuns {
         let acts = self.0.as_ref().ok().and_then(|reader| reader.acts(Some(before)).ok());
         let acts = acts.unwrap_or_default();
         let moment =
@@ -68,7 +68,7 @@ impl Journalled {
         let moments: Vec<PastMoment> = acts.iter().map(moment).collect();
         let uptimes = on_this_boots_clock(at, &moments);
         let acts = acts.into_iter().zip(uptimes).map(|(act, uptime)| act.on_uptime_clock(uptime));
-        Past { acts: acts.collect(), ..Past::default() }
+        EarlierRuns { acts: acts.collect(), ..EarlierRuns::default() }
     }
 
     /// The rule's newest decisions until then, in their latest state, the newest last.
@@ -220,7 +220,7 @@ impl Journalled {
             at: at.utc,
             source: ReportSource::Journal,
             explanation,
-            since: changed.map(|change| Since::AtLeast(change.at.utc)),
+            since: changed.map(|change| StateSince::AtLeast(change.at.utc)),
             decisions,
             remarks,
         })

@@ -13,9 +13,9 @@ use promql_rules::{Sample, Traced, TracedRange, TracedValue, Value};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::journalled::Journalled;
-use super::{DECISIONS, ReportSource, RuleReport, Since, recorded};
-use crate::cli::control::Client;
+use super::journalled::OpenedJournal;
+use super::{DECISIONS, ReportSource, RuleReport, StateSince, recorded};
+use crate::cli::control::ControlClient;
 use crate::daemon::clock;
 use crate::model::{AlertState, DecisionId, HoldReason, Mode, Moment, Reading, RuleId, as_number};
 use crate::policy::Policy;
@@ -28,20 +28,20 @@ const ANSWER_TAKES: Duration = Duration::from_secs(1);
 
 /// The daemon's answer.
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct ExplainResponse {
     rule: String,
     expr: String,
     state: String,
     mode: Mode,
     unknown: Vec<String>,
-    condition: Part,
+    condition: ExpressionPart,
     remedy: Option<Remedy>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Remedy {
     aim_met: Option<bool>,
-    aim: Option<Part>,
+    aim: Option<ExpressionPart>,
     steps: Vec<Json>,
     step: usize,
     under_way: Option<DecisionId>,
@@ -60,9 +60,9 @@ struct GuardRail {
 
 /// A part of an expression, with its value under the key of its kind.
 #[derive(Debug, Deserialize)]
-struct Part {
+struct ExpressionPart {
     expr: String,
-    parts: Vec<Part>,
+    parts: Vec<ExpressionPart>,
     not_needed: Option<String>,
     #[serde(flatten)]
     value: PartValue,
@@ -73,7 +73,7 @@ struct Part {
 enum PartValue {
     Scalar(Json),
     Vector(Vec<Element>),
-    Range(Vec<Range>),
+    Range(Vec<ValueRange>),
     Unknown(Vec<String>),
     Error(String),
 }
@@ -81,13 +81,13 @@ enum PartValue {
 #[derive(Debug, Deserialize)]
 struct Element {
     name: Option<Arc<str>>,
-    labels: Labels,
+    labels: SortedLabels,
     value: Json,
 }
 
 #[derive(Debug, Deserialize)]
-struct Range {
-    labels: Labels,
+struct ValueRange {
+    labels: SortedLabels,
     count: usize,
     first: Json,
     last: Json,
@@ -96,15 +96,15 @@ struct Range {
 }
 
 /// Labels by name, which are sorted so.
-type Labels = std::collections::BTreeMap<Arc<str>, Arc<str>>;
+type SortedLabels = std::collections::BTreeMap<Arc<str>, Arc<str>>;
 
 /// The present explanation of a rule. `None` if the daemon cannot give it: what is recorded is to
 /// be explained then.
 pub(super) fn explain(
-    client: &Client,
+    client: &ControlClient,
     dir: &Path,
     name: &str,
-    journal: &Journalled,
+    journal: &OpenedJournal,
 ) -> Option<RuleReport> {
     let client = client.clone().with_patience(ANSWER_TAKES);
     let name = utf8_percent_encode(name, NON_ALPHANUMERIC);
@@ -112,7 +112,7 @@ pub(super) fn explain(
         let reply = client.request("GET", path, None).ok()?;
         (reply.status == 200).then_some(reply.data)
     };
-    let answer: Answer =
+    let answer: ExplainResponse =
         serde_json::from_value(get(&format!("/api/v1/explain?rule={name}"))?).ok()?;
     let at = clock::now();
     let (_, kept) = recorded::kept(dir)?;
@@ -129,14 +129,18 @@ pub(super) fn explain(
         at: at.utc,
         source: ReportSource::Daemon,
         decisions: journal.decisions(rule, at.utc, DECISIONS),
-        since: since.map(|change| Since::Exactly(change.at.utc)),
+        since: since.map(|change| StateSince::Exactly(change.at.utc)),
         explanation,
         remarks: Vec::from_iter(journal.remark()),
     })
 }
 
 /// The shape with the values of the answer; `None` if the two are of different rules.
-fn filled(mut shape: Explanation, answer: Answer, alerts: Vec<AlertStatus>) -> Option<Explanation> {
+fn filled(
+    mut shape: Explanation,
+    answer: ExplainResponse,
+    alerts: Vec<AlertStatus>,
+) -> Option<Explanation> {
     if *shape.rule.expr != *answer.expr {
         return None;
     }
@@ -173,7 +177,7 @@ fn rail(answer: GuardRail) -> Rail {
     Rail { reason, holds, left, used: used.zip(at_most), detail }
 }
 
-fn fill(shape: &mut Traced, part: Part) -> Option<()> {
+fn fill(shape: &mut Traced, part: ExpressionPart) -> Option<()> {
     if shape.text != part.expr || shape.parts.len() != part.parts.len() {
         return None;
     }
@@ -203,7 +207,7 @@ fn sample(element: Element) -> Option<Sample> {
     Some(Sample { name, labels: labels.into_iter().collect(), value: known(&value)? })
 }
 
-fn range(range: Range) -> Option<TracedRange> {
+fn range(range: ValueRange) -> Option<TracedRange> {
     Some(TracedRange {
         labels: range.labels.into_iter().collect(),
         count: range.count,
@@ -225,7 +229,7 @@ fn known(number: &Json) -> Option<f64> {
 fn alerts(data: &Json, rule: &RuleId, now: Moment) -> Vec<AlertStatus> {
     #[derive(Deserialize)]
     struct Active {
-        labels: Labels,
+        labels: SortedLabels,
         state: AlertState,
         #[serde(rename = "activeAt")]
         active_at: Timestamp,
@@ -301,13 +305,13 @@ mod tests {
     fn an_answer_about_another_rule_is_not_used() {
         let mut other = answer(&json!(7.0));
         other["expr"] = "uma_memory_free_bytes".into();
-        let other: Answer = serde_json::from_value(other).unwrap();
+        let other: ExplainResponse = serde_json::from_value(other).unwrap();
         assert!(filled(shape(), other, Vec::new()).is_none());
         let mut other = answer(&json!(7.0));
         other["condition"]["parts"] = json!([]);
-        let other: Answer = serde_json::from_value(other).unwrap();
+        let other: ExplainResponse = serde_json::from_value(other).unwrap();
         assert!(filled(shape(), other, Vec::new()).is_none());
-        let other: Answer = serde_json::from_value(answer(&json!({"x": 1}))).unwrap();
+        let other: ExplainResponse = serde_json::from_value(answer(&json!({"x": 1}))).unwrap();
         assert!(filled(shape(), other, Vec::new()).is_none());
     }
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
 
-use super::journalled::Journalled;
-use super::{STALE_AFTER, Since};
-use crate::cli::progress::{Progress, Watched};
+use super::journalled::OpenedJournal;
+use super::{STALE_AFTER, StateSince};
+use crate::cli::progress::{Progress, ProgressReader};
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::files::{open_regular, refuse_irregular};
@@ -23,7 +23,8 @@ use crate::policy::explain::Explanation;
 use crate::policy::rule::{Rule, RuleSet};
 use crate::policy::status::RuleStatus;
 use crate::recording::{
-    Begin, Entry, RecordedRules, RecordedStep, RuleText, SegmentReader, segment_files,
+    RecordedRules, RecordedStep, RecordingEntry, RuleText, SegmentBegin, SegmentReader,
+    segment_files,
 };
 use crate::replayer::{Replayer, override_again};
 
@@ -43,9 +44,9 @@ const DECISIONS: usize = 10_000;
 const AT_BEGIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// One file, with its first entry.
-struct Piece {
+struct RecordingFile {
     path: PathBuf,
-    begin: Begin,
+    begin: SegmentBegin,
     bytes: u64,
 }
 
@@ -67,7 +68,7 @@ pub(super) struct Recorded {
 pub(super) fn of_file(
     path: &Path,
     at: Option<Timestamp>,
-    journal: &Journalled,
+    journal: &OpenedJournal,
 ) -> anyhow::Result<Option<Recorded>> {
     let name = path.display().to_string();
     let meta = fs::metadata(path).with_context(|| format!("cannot read {name}"))?;
@@ -89,7 +90,7 @@ pub(super) fn of_file(
 pub(super) fn of_storage(
     dir: &Path,
     at: Option<Timestamp>,
-    journal: &Journalled,
+    journal: &OpenedJournal,
 ) -> anyhow::Result<Option<Recorded>> {
     let folder = dir.join("recording");
     let ring = pieces(&segment_files(&folder));
@@ -136,12 +137,14 @@ pub(super) fn parsed(rules: &RecordedRules) -> anyhow::Result<RuleSet> {
 }
 
 /// The readable files, in their order.
-fn pieces(files: &[PathBuf]) -> Vec<Piece> {
+fn pieces(files: &[PathBuf]) -> Vec<RecordingFile> {
     let piece = |path: &PathBuf| {
         let bytes = fs::metadata(path).ok()?.len();
         let mut reader = SegmentReader::open(BufReader::new(open_regular(path).ok()?)).ok()?;
         match reader.next_entry().ok()?? {
-            Entry::Begin(begin) => Some(Piece { path: path.clone(), begin: *begin, bytes }),
+            RecordingEntry::Begin(begin) => {
+                Some(RecordingFile { path: path.clone(), begin: *begin, bytes })
+            }
             _ => None,
         }
     };
@@ -150,8 +153,8 @@ fn pieces(files: &[PathBuf]) -> Vec<Piece> {
 
 /// The files of one process to replay: all until then if they are small, otherwise from before the
 /// range of the rules.
-fn chain(pieces: &[Piece], at: Option<Timestamp>) -> Option<&[Piece]> {
-    let is_before = |piece: &Piece| at.is_none_or(|at| piece.begin.at.utc <= at);
+fn chain(pieces: &[RecordingFile], at: Option<Timestamp>) -> Option<&[RecordingFile]> {
+    let is_before = |piece: &RecordingFile| at.is_none_or(|at| piece.begin.at.utc <= at);
     let last = pieces.iter().rposition(is_before)?;
     let goes_on = |index: usize| {
         let (piece, before) = (&pieces[index].begin, &pieces[index - 1].begin);
@@ -176,7 +179,7 @@ fn chain(pieces: &[Piece], at: Option<Timestamp>) -> Option<&[Piece]> {
 }
 
 /// How far back the rules depend on the past.
-fn reach(begin: &Begin) -> Duration {
+fn reach(begin: &SegmentBegin) -> Duration {
     let Ok(rules) = parsed(&begin.rules) else { return LONGEST_REACH };
     let of_rule = |rule: &Rule| {
         let aim = rule.remedy.as_ref().and_then(|remedy| remedy.aim.as_ref());
@@ -190,16 +193,16 @@ fn reach(begin: &Begin) -> Duration {
 }
 
 /// The progress of a replay of these files.
-fn progress_of(chain: &[Piece]) -> Progress {
+fn progress_of(chain: &[RecordingFile]) -> Progress {
     Progress::bytes("explain", Some(chain.iter().map(|piece| piece.bytes).sum()))
 }
 
 /// Replays these files up to the time. Their bytes count as progress.
 fn replay(
-    chain: &[Piece],
+    chain: &[RecordingFile],
     name: String,
     at: Option<Timestamp>,
-    journal: &Journalled,
+    journal: &OpenedJournal,
     progress: &mut Progress,
 ) -> anyhow::Result<Option<Recorded>> {
     let Some(first) = chain.first() else { return Ok(None) };
@@ -218,7 +221,7 @@ fn replay(
             recorded.gap(format!("{} is gone meanwhile", piece.path.display()));
             continue;
         };
-        let mut reader = SegmentReader::open(BufReader::new(Watched::new(file, progress)))
+        let mut reader = SegmentReader::open(BufReader::new(ProgressReader::new(file, progress)))
             .with_context(|| format!("cannot use {}", piece.path.display()))?;
         while let Some(entry) = reader.next_entry()? {
             let time = entry.at().map(|at| at.utc);
@@ -227,7 +230,7 @@ fn replay(
                 return Ok(Some(recorded));
             }
             recorded.take(&entry)?;
-            if matches!(entry, Entry::Begin(_)) && index == 0 && !first.begin.is_start {
+            if matches!(entry, RecordingEntry::Begin(_)) && index == 0 && !first.begin.is_start {
                 let past = journal.past(first.begin.at, first.begin.next_decision);
                 recorded.replayer.resume(first.begin.at, &past);
             }
@@ -241,15 +244,15 @@ fn replay(
 }
 
 impl Recorded {
-    fn take(&mut self, entry: &Entry) -> anyhow::Result<()> {
+    fn take(&mut self, entry: &RecordingEntry) -> anyhow::Result<()> {
         let stepped = self.replayer.take(entry)?;
         match entry {
-            Entry::Gap { .. } => self.gap("some steps could not be recorded".to_owned()),
-            Entry::Reload { at, .. } => {
+            RecordingEntry::Gap { .. } => self.gap("some steps could not be recorded".to_owned()),
+            RecordingEntry::Reload { at, .. } => {
                 let ended = stepped.ended.iter().map(|change| (change.rule.clone(), *at));
                 self.changes.extend(ended);
             }
-            Entry::Step(step) => {
+            RecordingEntry::Step(step) => {
                 self.last = Some(step.at);
                 let alerts = stepped.step.alerts.iter().map(|change| &change.rule);
                 let doubts = stepped.step.doubts.iter().map(|doubt| &doubt.rule);
@@ -258,7 +261,7 @@ impl Recorded {
                 }
                 self.remember(step);
             }
-            Entry::Begin(_) => {}
+            RecordingEntry::Begin(_) => {}
         }
         Ok(())
     }
@@ -328,13 +331,13 @@ impl Recorded {
     }
 
     /// When the rule entered its state, if known.
-    pub(super) fn since(&self, rule: &RuleId) -> Option<Since> {
+    pub(super) fn since(&self, rule: &RuleId) -> Option<StateSince> {
         let changed = self.changes.get(rule)?.utc;
         let status = self.rules().iter().find(|status| status.rule == *rule).cloned()?;
         let began = status.alerts.iter().map(|alert| alert.active_since.utc).min();
         let began = began.unwrap_or(changed);
         let may_be_older = !self.is_whole() && began.duration_since(self.begin) < AT_BEGIN;
-        (!may_be_older).then_some(Since::Exactly(changed))
+        (!may_be_older).then_some(StateSince::Exactly(changed))
     }
 
     /// The rule's newest decisions, the newest last.
@@ -377,7 +380,7 @@ mod tests {
         let pieces = pieces(&segment_files(&folder));
         let chain = chain(&pieces, None).unwrap();
         let mut progress = progress_of(chain);
-        let replayed = replay(chain, String::new(), None, &Journalled::none(), &mut progress);
+        let replayed = replay(chain, String::new(), None, &OpenedJournal::none(), &mut progress);
         assert!(replayed.unwrap().is_some());
         assert_eq!(progress.done(), chain.iter().map(|piece| piece.bytes).sum::<u64>());
         assert!(progress.done() > 0);

@@ -129,9 +129,9 @@ fn summary(release: &Release) -> String {
     }
 }
 
-type Kind = (&'static str, Option<u64>, Option<u64>);
+type ReleaseKind = (&'static str, Option<u64>, Option<u64>);
 
-fn kinds(held: &ReleaseMemory, outstanding: &ReleaseMemory) -> [Kind; 4] {
+fn kinds(held: &ReleaseMemory, outstanding: &ReleaseMemory) -> [ReleaseKind; 4] {
     [
         ("in no counter (driver)", held.unaccounted, outstanding.unaccounted),
         ("shared memory", held.shmem, outstanding.shmem),

@@ -8,7 +8,7 @@ use promql_rules::{Labels, Relation, Traced, TracedRange, TracedValue, Value};
 use serde_json::json;
 
 use super::sentence::sentence;
-use super::{ReportSource, RuleReport, Since};
+use super::{ReportSource, RuleReport, StateSince};
 use crate::cli::history::{decision_text, outcome_text};
 use crate::cli::output;
 use crate::cli::style::fitted;
@@ -38,8 +38,8 @@ pub(super) fn text(report: &RuleReport, now: Timestamp, out: &mut impl Write) ->
     writeln!(out, "{}\n", fitted(&sentence(report)))?;
     let since = match report.since {
         None => String::new(),
-        Some(Since::Exactly(since)) => format!(" since {since:.3}"),
-        Some(Since::AtLeast(since)) => format!(" since {since:.3} or before"),
+        Some(StateSince::Exactly(since)) => format!(" since {since:.3}"),
+        Some(StateSince::AtLeast(since)) => format!(" since {since:.3} or before"),
     };
     writeln!(out, "state       {}{since}, mode {}", rule.state.name(), rule.mode.name())?;
     if let Some(overridden) = &rule.overridden {
@@ -241,8 +241,8 @@ pub(super) fn json(report: &RuleReport, out: &mut impl Write) -> io::Result<()> 
     };
     let (since, exact) = match report.since {
         None => (None, false),
-        Some(Since::Exactly(since)) => (Some(since), true),
-        Some(Since::AtLeast(since)) => (Some(since), false),
+        Some(StateSince::Exactly(since)) => (Some(since), true),
+        Some(StateSince::AtLeast(since)) => (Some(since), false),
     };
     let remedy = explanation.remedy.as_ref().map(|remedy| {
         json!({

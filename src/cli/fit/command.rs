@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use super::FitArguments;
 use super::model::{self, ModelFiles, element_thirty_seconds};
-use crate::engines::{Given, LaunchCommand, facts};
-use crate::fit::{ACTIVATION_BYTES, Engine, KvCache, Model, Share};
+use crate::engines::{GivenOption, LaunchCommand, facts};
+use crate::fit::{ACTIVATION_BYTES, FitEngine, KvCache, Model, Share};
 use crate::model::{bytes_text, counted};
 
 /// What to fit, and remarks for the reader.
 #[derive(Debug)]
 pub(super) struct ToFit {
     pub(super) model: Model,
-    pub(super) engine: Engine,
+    pub(super) engine: FitEngine,
     /// The command, if there is one.
     pub(super) command: Option<LaunchCommand>,
     /// The nodes that the command needs.
@@ -92,11 +92,11 @@ pub(super) fn read(arguments: &FitArguments) -> anyhow::Result<ToFit> {
     );
     let shape = files.as_ref().and_then(|files| files.shape.as_ref().ok());
     let is_bounded = command.as_ref().is_some_and(|command| command.bounds_media);
-    let engine = command.as_ref().map_or_else(Engine::default, engine);
+    let engine = command.as_ref().map_or_else(FitEngine::default, engine);
     let profiles_media = shape.is_some_and(|shape| shape.has_media) && !is_bounded;
     Ok(ToFit {
         model,
-        engine: Engine { profiles_media, ..engine },
+        engine: FitEngine { profiles_media, ..engine },
         nodes: command.as_ref().filter(|_| arguments.peers.is_none()).map(nodes),
         layers: shape.map(|shape| LayerCounts {
             all: shape.layers,
@@ -210,11 +210,11 @@ fn of_command(
     (None, requests)
 }
 
-fn engine(command: &LaunchCommand) -> Engine {
+fn engine(command: &LaunchCommand) -> FitEngine {
     let given = command.share.as_ref().map(|share| Share { value: share.value, is_given: true });
     let usual = facts(command.engine).memory_share.and_then(|share| share.usual);
     let usual = usual.map(|usual| Share { value: usual.value, is_given: false });
-    Engine {
+    FitEngine {
         kind: Some(command.engine),
         loader: command.loader,
         batch_tokens: command.batch.as_ref().map(|batch| batch.value),
@@ -231,7 +231,7 @@ fn nodes(command: &LaunchCommand) -> u32 {
 
 /// The options of the command that count.
 fn read_of(command: &LaunchCommand) -> String {
-    let count = |given: &Option<Given<u64>>| {
+    let count = |given: &Option<GivenOption<u64>>| {
         given.as_ref().map(|given| format!("{} {}", given.option, given.value))
     };
     let options = [

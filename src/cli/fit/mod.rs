@@ -16,7 +16,7 @@ use super::loads;
 use crate::cli::output::outln;
 use crate::config::measure::size_bytes;
 use crate::engines::count;
-use crate::fit::{Overheads, Verdict, fit};
+use crate::fit::{FitVerdict, Overheads, fit};
 use crate::model::PeerAddress;
 
 /// The most nodes of an engine.
@@ -226,8 +226,8 @@ pub fn execute(arguments: &FitArguments) -> anyhow::Result<Exit> {
         show::text(&read, &fit, &nodes);
     }
     Ok(match fit.verdict {
-        Verdict::Fits | Verdict::Tight => Exit::Fine,
-        Verdict::DoesNotFit | Verdict::Unknown => Exit::Findings,
+        FitVerdict::Fits | FitVerdict::Tight => Exit::Fine,
+        FitVerdict::DoesNotFit | FitVerdict::Unknown => Exit::Findings,
     })
 }
 

@@ -13,7 +13,7 @@ use crate::cli::gate::{GateNode, daemon, setup};
 use crate::clients::peer::Peer;
 use crate::config::measure::ListenAddress;
 use crate::config::settings::Settings;
-use crate::fit::Node;
+use crate::fit::FitNode;
 use crate::model::{ClusterSettings, GateRequest, PeerAddress};
 use crate::policy::gate::check_gate;
 use crate::sources::cluster::Discovery;
@@ -27,7 +27,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     /// Nodes whose memory is known.
-    pub(super) known: Vec<Node>,
+    pub(super) known: Vec<FitNode>,
     /// Nodes without a response, and why.
     pub(super) silent: Vec<(Arc<str>, String)>,
     /// Remarks for the reader.
@@ -61,7 +61,7 @@ pub(super) fn query(arguments: &FitArguments) -> anyhow::Result<Nodes> {
             Some(_) => Arc::clone(&first.name),
             None => format!("like {}", first.name).into(),
         };
-        let like = Node { name, ..first };
+        let like = FitNode { name, ..first };
         nodes.known.resize(wanted - nodes.silent.len(), like);
     }
     Ok(nodes)
@@ -70,7 +70,7 @@ pub(super) fn query(arguments: &FitArguments) -> anyhow::Result<Nodes> {
 fn planned(total: u64, taken: Option<u64>) -> Nodes {
     let taken = taken.unwrap_or(total / TAKEN_PART);
     let available = total.saturating_sub(taken);
-    let node = Node {
+    let node = FitNode {
         name: "planned".into(),
         total_bytes: total,
         available_bytes: available,
@@ -169,7 +169,7 @@ impl Nodes {
     /// Takes the gate's answer of a node, if it is plausible.
     /// Each of the pools is a place of its own.
     fn take(&mut self, name: &Arc<str>, answer: &Value, pools: &[Arc<str>]) {
-        let mut take = |name: &Arc<str>, node: Result<Node, String>| match node {
+        let mut take = |name: &Arc<str>, node: Result<FitNode, String>| match node {
             Ok(node) => self.known.push(node),
             Err(why) => self.silent.push((Arc::clone(name), why)),
         };
@@ -184,7 +184,7 @@ impl Nodes {
 }
 
 /// One pool of a node.
-fn pool_of(name: &Arc<str>, answer: &Value, pool: &str) -> Result<Node, String> {
+fn pool_of(name: &Arc<str>, answer: &Value, pool: &str) -> Result<FitNode, String> {
     if answer["pools"].is_null() && answer["pool"] == *pool {
         return node(name, answer);
     }
@@ -195,7 +195,7 @@ fn pool_of(name: &Arc<str>, answer: &Value, pool: &str) -> Result<Node, String> 
 }
 
 /// The memory of a node where engines put their weights.
-fn node(name: &Arc<str>, answer: &Value) -> Result<Node, String> {
+fn node(name: &Arc<str>, answer: &Value) -> Result<FitNode, String> {
     let reasons = answer.get("reasons").and_then(Value::as_array).into_iter().flatten();
     let is_unknown = |reason: &&Value| reason["kind"] == "pool_unknown";
     if let Some(reason) = { reasons }.find(is_unknown) {
@@ -206,7 +206,7 @@ fn node(name: &Arc<str>, answer: &Value) -> Result<Node, String> {
     of_memory(name, answer.get("memory").unwrap_or(&Value::Null), had)
 }
 
-fn of_memory(name: &Arc<str>, memory: &Value, had: Option<u64>) -> Result<Node, String> {
+fn of_memory(name: &Arc<str>, memory: &Value, had: Option<u64>) -> Result<FitNode, String> {
     let of = |key: &str| memory.get(key).and_then(Value::as_u64);
     let need = |key: &str| of(key).ok_or_else(|| format!("its answer has no {key}"));
     let or_none = |key: &str| of(key).unwrap_or(0);
@@ -219,7 +219,7 @@ fn of_memory(name: &Arc<str>, memory: &Value, had: Option<u64>) -> Result<Node, 
     if had > total || free > total {
         return Err("its answer has more memory than it has in total".to_owned());
     }
-    Ok(Node {
+    Ok(FitNode {
         name: Arc::clone(name),
         total_bytes: total,
         available_bytes: had,

@@ -9,7 +9,7 @@ use super::nodes::Nodes;
 use crate::cli::output::{errln, outln};
 use crate::cli::style::{fitted, is_too_wide, stacked};
 use crate::engines::LaunchCommand;
-use crate::fit::{Fit, Model, NodeFit, Verdict};
+use crate::fit::{Fit, FitVerdict, Model, NodeFit};
 use crate::model::{bytes_text, printable};
 use advice::advice;
 
@@ -105,10 +105,10 @@ fn summary(model: &Model, fit: &Fit) -> String {
         count => format!("{count} nodes"),
     };
     let result = match fit.verdict {
-        Verdict::Fits => "it fits",
-        Verdict::Tight => "it is tight",
-        Verdict::DoesNotFit => "it does not fit",
-        Verdict::Unknown => "unknown for this loader",
+        FitVerdict::Fits => "it fits",
+        FitVerdict::Tight => "it is tight",
+        FitVerdict::DoesNotFit => "it does not fit",
+        FitVerdict::Unknown => "unknown for this loader",
     };
     format!("{what} on {on}: {result}.")
 }

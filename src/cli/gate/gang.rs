@@ -10,11 +10,11 @@ use crate::model::{
     GateReason, GateResponse, LeaseCall, LeaseRequest, LeaseStage, LeaseState, MemoryPools,
 };
 use crate::policy::gate::with_turn;
-use crate::policy::leases::gang::{Gang, MemberAnswer, MemberCall};
+use crate::policy::leases::gang::{LeaseGang, MemberAnswer, MemberCall};
 
 /// The reservation of a start that waits.
 pub(super) struct Reservation {
-    gang: Gang,
+    gang: LeaseGang,
     /// What is called on this node.
     called: Option<MemberCall>,
     /// What the peers are to reserve.
@@ -28,7 +28,7 @@ pub(super) struct Reservation {
 impl Default for Reservation {
     fn default() -> Self {
         Self {
-            gang: Gang::after(clock::now().utc_ms()),
+            gang: LeaseGang::after(clock::now().utc_ms()),
             called: None,
             shared: None,
             reported: Vec::new(),

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::node::GateSetup;
-use crate::cli::control::Client;
+use crate::cli::control::ControlClient;
 use crate::model::{Baseline, Orphan, Reading};
 use crate::policy::gate::orphans;
 use crate::sources::engines::Scanner;
@@ -34,7 +34,7 @@ const DAEMON_EVERY: Duration = Duration::from_secs(5);
 const MOST_ORPHANS: usize = 64;
 
 /// The result of a scan.
-struct Seen {
+struct GateScan {
     at: Instant,
     orphans: Option<Arc<[Orphan]>>,
     /// The model files of running engines.
@@ -66,15 +66,15 @@ fn pool_reports(data: &mut Value) -> Vec<PoolReport> {
 
 /// The main thread's handle of the scanner.
 pub(super) struct Holders {
-    from: Receiver<Seen>,
-    latest: Option<Seen>,
+    from: Receiver<GateScan>,
+    latest: Option<GateScan>,
 }
 
 impl Holders {
     pub(super) fn start(setup: GateSetup) -> io::Result<Self> {
         let (to, from) = sync_channel(4);
         let GateSetup { procfs, declared, daemon, .. } = setup;
-        let scan = ScanThread {
+        let scan = GateScanThread {
             scanner: Scanner::new(procfs, declared),
             began: Instant::now(),
             daemon,
@@ -109,17 +109,17 @@ impl Holders {
     }
 }
 
-struct ScanThread {
+struct GateScanThread {
     scanner: Scanner,
     began: Instant,
-    daemon: Option<Client>,
+    daemon: Option<ControlClient>,
     /// The time of the next request to the daemon, since the start.
     query_next: Duration,
     report: Vec<PoolReport>,
 }
 
-impl ScanThread {
-    fn run(mut self, to: &SyncSender<Seen>) {
+impl GateScanThread {
+    fn run(mut self, to: &SyncSender<GateScan>) {
         loop {
             let seen = self.scan();
             // Without a receiver the thread ends.
@@ -130,7 +130,7 @@ impl ScanThread {
         }
     }
 
-    fn scan(&mut self) -> Seen {
+    fn scan(&mut self) -> GateScan {
         self.query_daemon();
         let now = self.began.elapsed();
         let found = self.scanner.scan(now, true);
@@ -149,7 +149,7 @@ impl ScanThread {
         });
         let baselines =
             self.report.iter().filter_map(|pool| Some((Arc::clone(&pool.pool), pool.baseline?)));
-        Seen { at: Instant::now(), orphans, living, baselines: baselines.collect() }
+        GateScan { at: Instant::now(), orphans, living, baselines: baselines.collect() }
     }
 
     /// Queries the daemon, which knows more: the baseline of this boot, and the engines of
@@ -166,6 +166,6 @@ impl ScanThread {
 }
 
 /// The daemon's client with a short timeout, since waiting for memory does not depend on it.
-pub(super) fn patient(client: Client) -> Client {
+pub(super) fn patient(client: ControlClient) -> ControlClient {
     client.with_patience(DAEMON_TIMEOUT)
 }

@@ -12,7 +12,7 @@ use super::node::GateNode;
 use super::own_unit;
 use crate::config::settings::Settings;
 use crate::daemon::clock;
-use crate::leases::Ledger;
+use crate::leases::LeaseLedger;
 use crate::model::{
     GateRequest, LeaseCall, LeaseEnd, LeaseHolder, LeaseRequest, LeaseState, MemoryPools,
     duration_text, lease_lasts,
@@ -46,7 +46,7 @@ pub(crate) struct LeaseArguments {
 }
 
 /// Whose lease it is.
-pub(crate) enum Holder {
+pub(crate) enum LeaseOwner {
     /// This process stays until the engine ends.
     Own,
     /// This process ends before the engine begins: its parent starts it.
@@ -55,17 +55,17 @@ pub(crate) enum Holder {
 
 /// The requested lease of a start.
 pub(crate) struct StartLease {
-    ledger: Ledger,
+    ledger: LeaseLedger,
     request: LeaseRequest,
     at_once: u32,
-    earlier: Earlier,
+    earlier: EarlierLeases,
     /// The lock of this process, once it has one.
     lock: Option<File>,
 }
 
 /// How earlier leases of the same start are known.
 #[derive(Debug, Default)]
-struct Earlier {
+struct EarlierLeases {
     /// The unit, and the invocation of it, below systemd: each is one start, whose processes come
     /// and go. What an earlier invocation had reserved is over.
     unit: Option<(String, String)>,
@@ -75,7 +75,7 @@ struct Earlier {
     is_own: bool,
 }
 
-impl Earlier {
+impl EarlierLeases {
     /// Whether that lease is of an earlier invocation of the unit.
     fn is_over(&self, request: &LeaseRequest) -> bool {
         self.unit.as_ref().is_some_and(|(unit, invocation)| {
@@ -122,22 +122,24 @@ impl LeaseArguments {
         &self,
         settings: &Settings,
         who: &str,
-        (need, holder): (&GateRequest, Holder),
+        (need, holder): (&GateRequest, LeaseOwner),
     ) -> Option<StartLease> {
         let procfs = &settings.path.procfs;
         let folder = settings.starts.ledger_folder(procfs).filter(|_| !self.no_lease)?;
-        let ledger = Ledger::new(&folder, procfs);
+        let ledger = LeaseLedger::new(&folder, procfs);
         let own = ledger.own_process();
         let invocation = std::env::var("INVOCATION_ID").ok().filter(|id| is_id(id));
         let unit = own_unit(settings).filter(|unit| is_service(unit)).zip(invocation);
-        let is_own = matches!(holder, Holder::Own);
+        let is_own = matches!(holder, LeaseOwner::Own);
         let shell = ledger.parent_process().filter(|_| is_own);
         let (id, holder) = match (&holder, &unit) {
-            (Holder::Parent, Some((unit, invocation))) => (format!("{unit}:{invocation}"), None),
-            (Holder::Parent, None) => (id_of(own), ledger.parent_process()),
-            (Holder::Own, _) => (id_of(own), own),
+            (LeaseOwner::Parent, Some((unit, invocation))) => {
+                (format!("{unit}:{invocation}"), None)
+            }
+            (LeaseOwner::Parent, None) => (id_of(own), ledger.parent_process()),
+            (LeaseOwner::Own, _) => (id_of(own), own),
         };
-        let earlier = Earlier { unit, shell, is_own };
+        let earlier = EarlierLeases { unit, shell, is_own };
         let request = LeaseRequest {
             priority: self.priority,
             holder,
@@ -311,8 +313,8 @@ mod tests {
             ("1-2-3".to_owned(), "code", shell, false, false),
             ("1-2-3".to_owned(), "chat", None, false, false),
         ] {
-            let of_gate = Earlier { unit: unit.clone(), shell: None, is_own: false };
-            let of_launch = Earlier { unit: unit.clone(), shell, is_own: true };
+            let of_gate = EarlierLeases { unit: unit.clone(), shell: None, is_own: false };
+            let of_launch = EarlierLeases { unit: unit.clone(), shell, is_own: true };
             for (earlier, expected) in [(of_gate, by_gate), (of_launch, by_launch)] {
                 let mut book = LeaseBook::default();
                 book.request(Duration::ZERO, &request(&id, who, holder)).unwrap();

@@ -20,9 +20,9 @@ use anyhow::Context;
 use clap::Args;
 
 use super::Exit;
-use super::control::Client;
+use super::control::ControlClient;
 use super::loader::note_loader;
-use super::loads::{self, Need};
+use super::loads::{self, MemoryNeed};
 use super::storage::StorageArguments;
 use crate::cli::output::{errln, outln};
 use crate::cli::style::fitted_lines;
@@ -34,12 +34,12 @@ use crate::model::{GateRequest, PeerAddress, pool_names};
 use crate::parse::process::{cgroup, system_unit};
 
 use lease::StartLease;
-pub(crate) use lease::{Holder, LeaseArguments};
+pub(crate) use lease::{LeaseArguments, LeaseOwner};
 pub(crate) use node::{GateNode, GateSetup, may_have_own_memory};
 use prepare::{PrepareSetup, Preparer};
 use remote::RemoteGate;
 pub(crate) use show::ProgressPrinter;
-pub(crate) use wait::{Ended, Waiting};
+pub(crate) use wait::{GateWait, WaitEnd};
 
 /// The longest timeout.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -50,7 +50,7 @@ const LONGEST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 pub struct GateArguments {
     /// Memory that the engine will take, for example 90GiB; auto: what that of --like took before.
     #[arg(long, value_name = "SIZE")]
-    need: Need,
+    need: MemoryNeed,
 
     /// With --need auto: the engine's name, or the beginning of a fingerprint of `umawarden loads`.
     #[arg(long, value_name = "NAME")]
@@ -219,13 +219,13 @@ impl NodeArguments {
 }
 
 /// The daemon of this node, if it watches the same files.
-pub(crate) fn daemon(arguments: &NodeArguments, settings: &Settings) -> Option<Client> {
+pub(crate) fn daemon(arguments: &NodeArguments, settings: &Settings) -> Option<ControlClient> {
     let is_its = arguments.procfs.is_none();
-    is_its.then(|| holders::patient(Client::new(&settings.web.control_socket)))
+    is_its.then(|| holders::patient(ControlClient::new(&settings.web.control_socket)))
 }
 
 /// The setup of a node with these settings.
-pub(crate) fn setup(settings: &Settings, daemon: Option<Client>) -> GateSetup {
+pub(crate) fn setup(settings: &Settings, daemon: Option<ControlClient>) -> GateSetup {
     GateSetup {
         procfs: settings.path.procfs.clone(),
         sysfs: settings.path.sysfs.clone(),
@@ -236,7 +236,7 @@ pub(crate) fn setup(settings: &Settings, daemon: Option<Client>) -> GateSetup {
 }
 
 /// The preparer with these settings.
-pub(crate) fn preparer(settings: &Settings, daemon: Option<Client>) -> Preparer {
+pub(crate) fn preparer(settings: &Settings, daemon: Option<ControlClient>) -> Preparer {
     let files = settings.engines.iter().flat_map(|engine| &engine.model_files).map(Arc::clone);
     Preparer::new(PrepareSetup {
         procfs: settings.path.procfs.clone(),
@@ -279,7 +279,7 @@ fn own_unit(settings: &Settings) -> Option<String> {
 }
 
 /// Prints why a wait has ended without memory.
-pub(crate) fn print_reasons(waited: &wait::Waited) {
+pub(crate) fn print_reasons(waited: &wait::WaitResult) {
     show::text(waited);
 }
 
@@ -290,16 +290,16 @@ impl GateArguments {
     /// What the engine took before is unknown.
     fn need_bytes(&self, settings: &Settings) -> anyhow::Result<u64> {
         match (self.need, &self.like) {
-            (Need::Bytes(bytes), None) => Ok(bytes),
-            (Need::Auto, Some(like)) => {
+            (MemoryNeed::Bytes(bytes), None) => Ok(bytes),
+            (MemoryNeed::Auto, Some(like)) => {
                 let expected = loads::expected(&settings.storage.path, like, &self.command)?;
                 errln!("umawarden: --need auto is {}", expected.note);
                 Ok(expected.need_bytes)
             }
-            (Need::Auto, None) => {
+            (MemoryNeed::Auto, None) => {
                 anyhow::bail!("--need auto needs --like NAME: the engine whose earlier loads count")
             }
-            (Need::Bytes(_), Some(_)) => anyhow::bail!("--like goes with --need auto"),
+            (MemoryNeed::Bytes(_), Some(_)) => anyhow::bail!("--like goes with --need auto"),
         }
     }
 }
@@ -343,9 +343,9 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
     let mut peers = peers(arguments.peers.as_deref(), &settings, &request)?;
     let who = arguments.name.clone().or_else(|| own_unit(&settings));
     let who = who.unwrap_or_else(|| "gate".to_owned());
-    let mut lease = arguments.lease.lease(&settings, &who, (&request, Holder::Parent));
+    let mut lease = arguments.lease.lease(&settings, &who, (&request, LeaseOwner::Parent));
     let mut printer = ProgressPrinter::new(Some(arguments.timeout));
-    let waiting = Waiting {
+    let waiting = GateWait {
         request,
         limit: Some(arguments.timeout),
         preparer: preparer.as_mut(),
@@ -357,7 +357,7 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
         ControlFlow::Continue(())
     });
     printer.end();
-    let kept = peers.filter(|_| waited.ended == Ended::Open).map(Peers::keep);
+    let kept = peers.filter(|_| waited.ended == WaitEnd::Open).map(Peers::keep);
     for node in kept.into_iter().flatten() {
         errln!("umawarden: {node} has not confirmed the lease: there it ends within two minutes");
     }
@@ -365,14 +365,14 @@ pub fn execute(arguments: &GateArguments) -> anyhow::Result<Exit> {
         outln!("{}", show::json(&waited));
     } else {
         show::text(&waited);
-        let note = lease.as_ref().filter(|_| waited.ended == Ended::Open);
+        let note = lease.as_ref().filter(|_| waited.ended == WaitEnd::Open);
         if let Some(note) = note.and_then(StartLease::note) {
             outln!("{}", fitted_lines(&format!("note: {note}")));
         }
     }
     Ok(match waited.ended {
-        Ended::Open => Exit::Fine,
-        Ended::TimedOut | Ended::Stopped => Exit::Findings,
-        Ended::Hopeless => Exit::Unusable,
+        WaitEnd::Open => Exit::Fine,
+        WaitEnd::TimedOut | WaitEnd::Stopped => Exit::Findings,
+        WaitEnd::Hopeless => Exit::Unusable,
     })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::holders::Holders;
-use crate::cli::control::Client;
+use crate::cli::control::ControlClient;
 use crate::daemon::clock;
 use crate::model::{
     DeclaredEngine, GpuDriver, HOST_POOL, MemoryPools, Observation, Reading, Readings, SeriesKey,
@@ -35,7 +35,7 @@ pub(crate) struct GateSetup {
     /// The engines that the configuration declares.
     pub(crate) declared: Vec<DeclaredEngine>,
     /// The daemon of this node, which may have watched for longer.
-    pub(crate) daemon: Option<Client>,
+    pub(crate) daemon: Option<ControlClient>,
     /// The path of NVML; `None`: the loader's search path.
     pub(crate) nvml: Option<PathBuf>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct GateNode {
     began: Instant,
     memory: MemorySource,
     seen: Vec<Observation>,
-    latest: Latest,
+    latest: LatestReadings,
     watches: PoolWatches,
     /// The query of the NVIDIA driver, where memory depends on it.
     driver: Option<GpuWatch>,
@@ -55,9 +55,9 @@ pub(crate) struct GateNode {
 
 /// The last readings of each source.
 #[derive(Debug, Default)]
-struct Latest(BTreeMap<Source, Readings>);
+struct LatestReadings(BTreeMap<Source, Readings>);
 
-impl SeriesView for Latest {
+impl SeriesView for LatestReadings {
     fn latest(&self, name: &str, labels: &[(&str, &str)]) -> Reading<f64> {
         let found = self.0.values().find_map(|readings| {
             let index = readings.schema.series.iter().position(|key| {
@@ -83,12 +83,12 @@ impl SeriesView for Latest {
 pub(crate) fn may_have_own_memory(procfs: &Path, sysfs: &Path) -> bool {
     let (began, mut seen) = (Instant::now(), Vec::new());
     MemorySource::open(procfs, sysfs).read(&move || began.elapsed(), &mut seen);
-    let mut latest = Latest::default();
+    let mut latest = LatestReadings::default();
     latest.take(seen.drain(..));
     needs_driver(&latest)
 }
 
-impl Latest {
+impl LatestReadings {
     fn take(&mut self, seen: impl Iterator<Item = Observation>) {
         for observation in seen {
             if let Observation::Readings(readings) = observation {
@@ -118,7 +118,7 @@ impl GateNode {
             began: Instant::now(),
             memory,
             seen: Vec::new(),
-            latest: Latest::default(),
+            latest: LatestReadings::default(),
             watches: PoolWatches::default(),
             driver: None,
             pools: Pools::default(),

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::actions::MemoryPreparer;
-use crate::cli::control::Client;
+use crate::cli::control::ControlClient;
 use crate::model::{EnginePhase, GateReason, GateResponse, Reading, bytes_text};
 use crate::parse::proc::buddyinfo::Contiguous;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
@@ -34,7 +34,7 @@ const AUTHOR: &str = "umawarden gate --prepare";
 
 /// The steps, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+enum PrepareStep {
     Unload,
     Drop { sync: bool },
     Compact,
@@ -48,7 +48,7 @@ pub(crate) struct PrepareSetup {
     /// The model files of declared engines.
     pub(crate) model_files: Vec<Arc<str>>,
     /// The daemon, which knows ended engines and keeps the journal.
-    pub(crate) daemon: Option<Client>,
+    pub(crate) daemon: Option<ControlClient>,
 }
 
 /// Frees memory, step by step.
@@ -61,7 +61,7 @@ pub(crate) struct Preparer {
 
 /// The used part of an engine.
 #[derive(Deserialize)]
-struct Engine {
+struct EngineSummary {
     phase: EnginePhase,
     #[serde(default)]
     model_files: Vec<Arc<str>>,
@@ -87,7 +87,7 @@ impl Preparer {
         let Some(step) = self.wanted(response) else { return false };
         self.tried.insert(step.index(), Instant::now());
         let files = self.setup.model_files.iter().filter(|file| !living.contains(file));
-        let work = Work {
+        let work = StepWork {
             maker: MemoryPreparer { procfs: self.setup.procfs.clone() },
             setup: self.setup.clone(),
             files: files.cloned().collect(),
@@ -115,12 +115,12 @@ impl Preparer {
         std::mem::take(&mut self.news)
     }
 
-    fn is_tried(&self, step: Step) -> bool {
+    fn is_tried(&self, step: PrepareStep) -> bool {
         self.tried.get(&step.index()).is_some_and(|at| at.elapsed() < RETRY_AFTER)
     }
 
     /// The next step that may help.
-    fn wanted(&self, response: &GateResponse) -> Option<Step> {
+    fn wanted(&self, response: &GateResponse) -> Option<PrepareStep> {
         let can_help = |reason: &GateReason| {
             let reason = reason.in_any_pool();
             matches!(reason, GateReason::TooLittle { .. } | GateReason::Fragmented { .. })
@@ -133,14 +133,14 @@ impl Preparer {
         let (spare, reachable) = (response.spare_bytes?, response.available_bytes?);
         let missing = response.request.need_bytes.saturating_sub(spare);
         if missing > 0 {
-            if !self.is_tried(Step::Unload) {
-                return Some(Step::Unload);
+            if !self.is_tried(PrepareStep::Unload) {
+                return Some(PrepareStep::Unload);
             }
             let caches = reachable - spare;
             let dirty = of(memory.dirty_cache);
             let above = of(memory.unaccounted).saturating_sub(memory.baseline.bytes);
             let pools = if above >= IN_POOLS { above } else { 0 };
-            let step = Step::Drop { sync: caches.saturating_add(pools) < missing };
+            let step = PrepareStep::Drop { sync: caches.saturating_add(pools) < missing };
             let most = caches.saturating_add(dirty).saturating_add(pools);
             if most >= missing.max(LEAST) && !self.is_tried(step) {
                 return Some(step);
@@ -148,11 +148,11 @@ impl Preparer {
         }
         let contiguous = response.request.contiguous_bytes.unwrap_or(0);
         let lacks = of(memory.contiguous_2mib) < contiguous;
-        (lacks && !self.is_tried(Step::Compact)).then_some(Step::Compact)
+        (lacks && !self.is_tried(PrepareStep::Compact)).then_some(PrepareStep::Compact)
     }
 }
 
-impl Step {
+impl PrepareStep {
     fn index(self) -> u8 {
         match self {
             Self::Unload => 0,
@@ -163,7 +163,7 @@ impl Step {
 }
 
 /// One step, on its thread.
-struct Work {
+struct StepWork {
     maker: MemoryPreparer,
     setup: PrepareSetup,
     files: Vec<Arc<str>>,
@@ -172,14 +172,14 @@ struct Work {
     is_enough_at: u64,
 }
 
-impl Work {
-    fn perform(&self, step: Step) -> Vec<String> {
+impl StepWork {
+    fn perform(&self, step: PrepareStep) -> Vec<String> {
         let result = match step {
-            Step::Unload => self.unload(),
-            Step::Drop { sync } => {
+            PrepareStep::Unload => self.unload(),
+            PrepareStep::Drop { sync } => {
                 self.measured("dropped caches", Self::free, || self.maker.drop_caches(sync))
             }
-            Step::Compact => {
+            PrepareStep::Compact => {
                 self.measured("compacted memory", Self::contiguous, || self.maker.compact())
             }
         };
@@ -209,9 +209,9 @@ impl Work {
         let daemon = self.setup.daemon.as_ref();
         let reply = daemon.and_then(|daemon| daemon.request("GET", "/api/v1/engines", None).ok());
         let engines = reply.and_then(|mut reply| {
-            serde_json::from_value::<Vec<Engine>>(reply.data["engines"].take()).ok()
+            serde_json::from_value::<Vec<EngineSummary>>(reply.data["engines"].take()).ok()
         });
-        let (gone, there): (Vec<Engine>, Vec<Engine>) = engines
+        let (gone, there): (Vec<EngineSummary>, Vec<EngineSummary>) = engines
             .unwrap_or_default()
             .into_iter()
             .partition(|engine| engine.phase == EnginePhase::Gone);

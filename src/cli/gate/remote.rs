@@ -9,7 +9,7 @@ use anyhow::Context;
 use serde_json::json;
 
 use super::lease::LeaseArguments;
-use super::wait::Ended;
+use super::wait::WaitEnd;
 use crate::cli::Exit;
 use crate::cli::output::{errln, outln};
 use crate::clients::peer::Peer;
@@ -56,13 +56,13 @@ impl RemoteGate<'_> {
             let gate = peer.reserve(&lease);
             let waited = began.elapsed();
             let ended = match &gate {
-                PeerGate::Open => Some(Ended::Open),
-                PeerGate::Closed { is_hopeless: true, .. } => Some(Ended::Hopeless),
-                _ if waited >= self.timeout => Some(Ended::TimedOut),
+                PeerGate::Open => Some(WaitEnd::Open),
+                PeerGate::Closed { is_hopeless: true, .. } => Some(WaitEnd::Hopeless),
+                _ if waited >= self.timeout => Some(WaitEnd::TimedOut),
                 _ => None,
             };
             if let Some(ended) = ended {
-                if ended != Ended::Open {
+                if ended != WaitEnd::Open {
                     peer.end(&lease.id);
                 }
                 return Ok(self.end(ended, &gate, waited));
@@ -88,9 +88,9 @@ impl RemoteGate<'_> {
         LeaseRequest { priority, lasts: self.lease.lasts, pod, ..request }
     }
 
-    fn end(&self, ended: Ended, gate: &PeerGate, waited: Duration) -> Exit {
+    fn end(&self, ended: WaitEnd, gate: &PeerGate, waited: Duration) -> Exit {
         let need = bytes_text(self.request.need_bytes);
-        let (is_open, node) = (ended == Ended::Open, self.node);
+        let (is_open, node) = (ended == WaitEnd::Open, self.node);
         if self.json {
             let reasons: Vec<String> = if is_open { Vec::new() } else { vec![text(gate)] };
             let seconds = waited.as_secs_f64();
@@ -108,9 +108,9 @@ impl RemoteGate<'_> {
             errln!("closed after {}: {}", duration_text(waited), printable(&text(gate)));
         }
         match ended {
-            Ended::Open => Exit::Fine,
-            Ended::TimedOut | Ended::Stopped => Exit::Findings,
-            Ended::Hopeless => Exit::Unusable,
+            WaitEnd::Open => Exit::Fine,
+            WaitEnd::TimedOut | WaitEnd::Stopped => Exit::Findings,
+            WaitEnd::Hopeless => Exit::Unusable,
         }
     }
 }

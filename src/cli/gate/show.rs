@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::wait::{Ended, Progress, Waited};
+use super::wait::{WaitEnd, WaitProgress, WaitResult};
 use crate::cli::output::{self, errln, outln};
 use crate::cli::progress::{bar, share};
 use crate::cli::style::fitted_lines;
@@ -41,7 +41,7 @@ impl ProgressPrinter {
     }
 
     /// Prints the progress, if it has changed enough.
-    pub(crate) fn print(&mut self, progress: &Progress<'_>) {
+    pub(crate) fn print(&mut self, progress: &WaitProgress<'_>) {
         for news in progress.news {
             errln!("umawarden: {}", printable(news));
         }
@@ -89,7 +89,7 @@ fn time(time: Duration) -> String {
     }
 }
 
-fn line(progress: &Progress<'_>, limit: Option<Duration>) -> String {
+fn line(progress: &WaitProgress<'_>, limit: Option<Duration>) -> String {
     let mut text = format!("closed for {}", seconds_text(progress.waited));
     if let Some(limit) = limit {
         text.push_str(&format!(" of {}", duration_text(limit)));
@@ -142,9 +142,9 @@ fn advice(reason: &GateReason, pools: &[MemoryPool]) -> Option<String> {
 }
 
 /// Prints the result for people.
-pub(super) fn text(waited: &Waited) {
+pub(super) fn text(waited: &WaitResult) {
     let response = &waited.response;
-    if waited.ended == Ended::Open {
+    if waited.ended == WaitEnd::Open {
         let available = response.available_bytes.unwrap_or(0);
         let place = if response.pools.is_empty() {
             String::new()
@@ -190,13 +190,13 @@ fn printable_lines(lines: &[String]) -> String {
 }
 
 /// The result as JSON.
-pub(super) fn json(waited: &Waited) -> Value {
+pub(super) fn json(waited: &WaitResult) -> Value {
     let mut shown = json!(waited.response);
     shown["ended"] = match waited.ended {
-        Ended::Open => "open",
-        Ended::TimedOut => "timed_out",
-        Ended::Hopeless => "hopeless",
-        Ended::Stopped => "stopped",
+        WaitEnd::Open => "open",
+        WaitEnd::TimedOut => "timed_out",
+        WaitEnd::Hopeless => "hopeless",
+        WaitEnd::Stopped => "stopped",
     }
     .into();
     shown["waited_seconds"] = waited.waited.as_secs_f64().into();

@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(100);
 const LEAST: Duration = SETTLES.saturating_add(TICK.saturating_mul(3));
 
 /// What to wait for, and how long.
-pub(crate) struct Waiting<'w> {
+pub(crate) struct GateWait<'w> {
     /// The memory.
     pub(crate) request: GateRequest,
     /// The timeout; `None`: infinite.
@@ -35,7 +35,7 @@ pub(crate) struct Waiting<'w> {
 
 /// The result of one sample, for the progress.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress<'l> {
+pub(crate) struct WaitProgress<'l> {
     /// The gate's response.
     pub(crate) response: &'l GateResponse,
     /// The time waited so far.
@@ -46,7 +46,7 @@ pub(crate) struct Progress<'l> {
 
 /// How the wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum WaitEnd {
     /// The gate is open.
     Open,
     /// The timeout has passed.
@@ -59,8 +59,8 @@ pub(crate) enum Ended {
 
 /// The result of a wait.
 #[derive(Clone, Debug)]
-pub(crate) struct Waited {
-    pub(crate) ended: Ended,
+pub(crate) struct WaitResult {
+    pub(crate) ended: WaitEnd,
     /// The last response of the gate.
     pub(crate) response: GateResponse,
     /// The time waited.
@@ -76,14 +76,14 @@ fn visible_pool(memory: &MemoryPools) -> Option<Arc<str>> {
     Some(Arc::clone(&memory.pool(&format!("gpu{gpu}"))?.pool))
 }
 
-impl Waiting<'_> {
+impl GateWait<'_> {
     /// Waits until the gate opens or the timeout has passed. `report` is called for every sample,
     /// ten times a second, also for the last one, and may end the wait.
     pub(crate) fn run(
         mut self,
         node: &mut GateNode,
-        mut report: impl FnMut(Progress<'_>) -> ControlFlow<()>,
-    ) -> Waited {
+        mut report: impl FnMut(WaitProgress<'_>) -> ControlFlow<()>,
+    ) -> WaitResult {
         let began = Instant::now();
         let limit = self.limit.map(|limit| limit.max(LEAST));
         let mut reservation = Reservation::default();
@@ -111,23 +111,25 @@ impl Waiting<'_> {
                 self.reserve(&mut reservation, (&memory, sampled), (&mut response, &mut news));
             }
             let waited = began.elapsed();
-            let goes_on = report(Progress { response: &response, waited, news: &news });
+            let goes_on = report(WaitProgress { response: &response, waited, news: &news });
             let ended = match (response.is_open && !is_preparing, goes_on) {
-                (true, _) => Some(Ended::Open),
-                (false, ControlFlow::Break(())) => Some(Ended::Stopped),
-                (false, ControlFlow::Continue(())) if response.is_hopeless => Some(Ended::Hopeless),
+                (true, _) => Some(WaitEnd::Open),
+                (false, ControlFlow::Break(())) => Some(WaitEnd::Stopped),
+                (false, ControlFlow::Continue(())) if response.is_hopeless => {
+                    Some(WaitEnd::Hopeless)
+                }
                 (false, ControlFlow::Continue(())) => {
                     let is_over = limit.is_some_and(|limit| waited >= limit) && have_responded;
                     // Steps in progress do not keep an open gate closed.
-                    let open = if response.is_open { Ended::Open } else { Ended::TimedOut };
+                    let open = if response.is_open { WaitEnd::Open } else { WaitEnd::TimedOut };
                     is_over.then_some(open)
                 }
             };
             if let Some(ended) = ended {
-                if let Some(lease) = self.lease.filter(|_| ended != Ended::Open) {
+                if let Some(lease) = self.lease.filter(|_| ended != WaitEnd::Open) {
                     lease.give_back();
                 }
-                return Waited { ended, response, waited };
+                return WaitResult { ended, response, waited };
             }
             let left = limit.map_or(TICK, |limit| limit.saturating_sub(waited));
             std::thread::sleep(if have_responded { TICK.min(left) } else { TICK });

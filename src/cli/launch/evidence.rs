@@ -12,8 +12,8 @@ use crate::model::{DeathMemory, Event, Moment, Observation, Reading};
 use crate::parse::proc::derived::unaccounted;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField as Field};
 use crate::parse::process;
-use crate::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd, Reader};
-use crate::supervisors::journal::{NotRead, journalctl};
+use crate::sources::kernel_log::{KernelLogReader, KernelLogSource, ReadClock, ReadEnd};
+use crate::supervisors::journal::{JournalReadError, journalctl};
 use kernel_faults::dmesg::LogText;
 use kernel_faults::{EventAssembler, KernelLine, container_id};
 
@@ -139,7 +139,7 @@ fn kernel_log(kmsg: &Path, since: Moment, evidence: &mut Evidence) {
     while seen.len() < MOST_RECORDS
         && source.read(read, &mut seen, RECORDS_AT_ONCE) == ReadEnd::More
     {}
-    evidence.is_kernel_log_read = source.reader() != Reader::None;
+    evidence.is_kernel_log_read = source.reader() != KernelLogReader::None;
     let (mut assembler, mut events) = (EventAssembler::new(), Vec::new());
     for observation in &seen {
         match observation {
@@ -181,13 +181,13 @@ fn userspace_killers(since: Timestamp) -> Result<Vec<Event>, String> {
     match journalctl(&arguments, MOST_JOURNAL_BYTES, JOURNAL_TAKES) {
         Ok(bytes) => Ok(events_in(&bytes)),
         // Without journald there is nothing to read.
-        Err(NotRead::NoJournalctl) => Ok(Vec::new()),
-        Err(NotRead::TimedOut(takes)) => Err(format!(
+        Err(JournalReadError::NoJournalctl) => Ok(Vec::new()),
+        Err(JournalReadError::TimedOut(takes)) => Err(format!(
             "journald has not answered within {} s: kills by {} are not seen",
             takes.as_secs(),
             KILLERS.join(", ")
         )),
-        Err(NotRead::Failed(why)) => Err(why),
+        Err(JournalReadError::Failed(why)) => Err(why),
     }
 }
 

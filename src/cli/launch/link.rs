@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cli::control::{Client, ClientError};
+use crate::cli::control::{ClientError, ControlClient};
 use crate::model::{
     Action, DeathReport, DecisionRecord, EnginePhase, Mode, Outcome, ProcessId, Target,
 };
@@ -29,7 +29,7 @@ const MOST_BODY_BYTES: usize = 15 << 10;
 
 /// The state of the link.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct LinkState {
     phase: Option<EnginePhase>,
     /// Why the daemon cannot be reached.
     trouble: Option<String>,
@@ -39,15 +39,15 @@ struct Known {
 /// The connection to the daemon.
 #[derive(Debug)]
 pub(super) struct DaemonLink {
-    client: Client,
-    known: Arc<Mutex<Known>>,
+    client: ControlClient,
+    known: Arc<Mutex<LinkState>>,
     ends: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DaemonLink {
     /// For the daemon there, which may not exist.
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(client: ControlClient) -> Self {
         Self { client, known: Arc::default(), ends: None, thread: None }
     }
 
@@ -103,19 +103,19 @@ impl DaemonLink {
         if reply.status == 200 { Ok(()) } else { Err(reply.problem) }
     }
 
-    fn get(&self) -> Known {
+    fn get(&self) -> LinkState {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, change: impl FnOnce(&mut Known)) {
+    fn set(&self, change: impl FnOnce(&mut LinkState)) {
         change(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-fn beat(client: &Client, known: &Mutex<Known>, body: &Value, end: &Receiver<()>) {
+fn beat(client: &ControlClient, known: &Mutex<LinkState>, body: &Value, end: &Receiver<()>) {
     loop {
         let response = client.request("PUT", "/api/v1/launches", Some(body));
-        let set = |change: &dyn Fn(&mut Known)| {
+        let set = |change: &dyn Fn(&mut LinkState)| {
             change(&mut known.lock().unwrap_or_else(PoisonError::into_inner));
         };
         match response {

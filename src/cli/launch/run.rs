@@ -23,7 +23,7 @@ use crate::model::{
 };
 use crate::policy::death::{AskedToEnd, Relative};
 use crate::sources::output_files::{OutputFiles, last_lines};
-use crate::sys::signals::{Received, Signals, is_session_leader};
+use crate::sys::signals::{ReceivedSignal, Signals, is_session_leader};
 
 /// Signals that are passed on; SIGCHLD only wakes. Job control signals are not handled.
 const TAKEN: [i32; 8] = [
@@ -64,7 +64,7 @@ const KILLED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The command and its options.
 #[derive(Debug)]
-pub(super) struct Run<'r> {
+pub(super) struct CommandRun<'r> {
     pub(super) command: &'r [OsString],
     /// Handled before the command starts, so that early signals wait for it.
     pub(super) signals: Signals,
@@ -78,7 +78,7 @@ pub(super) struct Run<'r> {
 
 /// Why the command was not started.
 #[derive(Debug)]
-pub(super) enum NotRun {
+pub(super) enum CommandStartError {
     /// There is no such program.
     NotFound(io::Error),
     /// It cannot be executed.
@@ -89,7 +89,7 @@ pub(super) enum NotRun {
 
 /// The result of the command.
 #[derive(Debug)]
-pub(super) struct Ran {
+pub(super) struct CommandResult {
     pub(super) head: ProcessId,
     pub(super) status: ExitStatus,
     pub(super) began: Moment,
@@ -105,15 +105,18 @@ pub(super) struct Ran {
     pub(super) is_cut: bool,
 }
 
-impl Run<'_> {
+impl CommandRun<'_> {
     /// Runs the command to its end. `begun` gets the head process.
-    pub(super) fn run(self, begun: impl FnOnce(ProcessId)) -> Result<Ran, NotRun> {
-        let failed = |error: io::Error| NotRun::Failed(error.into());
+    pub(super) fn run(
+        self,
+        begun: impl FnOnce(ProcessId),
+    ) -> Result<CommandResult, CommandStartError> {
+        let failed = |error: io::Error| CommandStartError::Failed(error.into());
         let own = rustix::process::getpid();
         // Makes orphans of the command children of this process.
         set_child_subreaper(Some(own)).map_err(|error| failed(error.into()))?;
         let Some((program, arguments)) = self.command.split_first() else {
-            return Err(NotRun::Failed(anyhow::anyhow!("there is no command")));
+            return Err(CommandStartError::Failed(anyhow::anyhow!("there is no command")));
         };
         let mut command = Command::new(program);
         command.args(arguments);
@@ -122,17 +125,28 @@ impl Run<'_> {
         let files = OutputFiles::open(&self.procfs.join("self/fd"));
         let began = clock();
         let child = command.spawn().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => NotRun::NotFound(error),
-            _ if error.raw_os_error() == Some(libc::EAGAIN) => NotRun::Failed(error.into()),
-            _ => NotRun::NotExecutable(error),
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                CommandStartError::NotFound(error)
+            }
+            _ if error.raw_os_error() == Some(libc::EAGAIN) => {
+                CommandStartError::Failed(error.into())
+            }
+            _ => CommandStartError::NotExecutable(error),
         })?;
         // It has the other ends of pipes.
         drop(command);
         let mut family = Family::new(self.procfs, own.as_raw_nonzero().get().unsigned_abs());
         let head = family.begin(child.id());
         begun(head);
-        let mut running =
-            Running { run: self, family, head, began, status: None, asked: None, memory: None };
+        let mut running = RunningCommand {
+            run: self,
+            family,
+            head,
+            began,
+            status: None,
+            asked: None,
+            memory: None,
+        };
         running.wait();
         running.family.scan();
         running.family.take_ends(clock().uptime);
@@ -141,12 +155,12 @@ impl Run<'_> {
         let killed_orphans = running.end_orphans();
         let of_files = || (!files.is_empty()).then(|| last_lines(files.ends()));
         let output = tee.map(|tee| tee.last_lines()).or_else(of_files);
-        Ok(Ran { output, ..running.ran(relatives, killed_orphans) })
+        Ok(CommandResult { output, ..running.ran(relatives, killed_orphans) })
     }
 }
 
-struct Running<'r> {
-    run: Run<'r>,
+struct RunningCommand<'r> {
+    run: CommandRun<'r>,
     family: Family,
     head: ProcessId,
     began: Moment,
@@ -155,7 +169,7 @@ struct Running<'r> {
     memory: Option<DeathMemory>,
 }
 
-impl Running<'_> {
+impl RunningCommand<'_> {
     /// Waits for the head, then for processes that outlive it or the timeout.
     fn wait(&mut self) {
         let mut next_scan = self.began.uptime;
@@ -268,9 +282,9 @@ impl Running<'_> {
         killed
     }
 
-    fn ran(self, relatives: Vec<Relative>, killed_orphans: Vec<ProcessId>) -> Ran {
+    fn ran(self, relatives: Vec<Relative>, killed_orphans: Vec<ProcessId>) -> CommandResult {
         let (status, ended) = self.status.unwrap_or_else(|| (ExitStatus::Unknown, clock()));
-        Ran {
+        CommandResult {
             head: self.head,
             status,
             began: self.began,
@@ -287,12 +301,12 @@ impl Running<'_> {
 
 /// Whether the kernel sent it to the whole group, and so to the command. The hangup of the terminal
 /// goes to the leader of the session alone.
-fn has_reached_all(received: Received) -> bool {
+fn has_reached_all(received: ReceivedSignal) -> bool {
     received.is_of_kernel && !(received.signal == libc::SIGHUP && is_session_leader())
 }
 
 /// The sender, for people.
-fn sender(received: Received, procfs: &Path) -> String {
+fn sender(received: ReceivedSignal, procfs: &Path) -> String {
     let name = signal_name(received.signal);
     if received.is_of_kernel {
         return match received.signal {
@@ -305,7 +319,7 @@ fn sender(received: Received, procfs: &Path) -> String {
     }
     let comm = std::fs::read(procfs.join(format!("{}/comm", received.pid))).unwrap_or_default();
     let comm = crate::parse::process::printable(comm.trim_ascii());
-    let Received { pid, uid, .. } = received;
+    let ReceivedSignal { pid, uid, .. } = received;
     let who = if comm.is_empty() { format!("pid {pid}") } else { format!("{comm} (pid {pid})") };
     format!("{who}, user {uid}, by way of umawarden launch")
 }

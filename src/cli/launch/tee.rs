@@ -16,12 +16,12 @@ use crate::sources::output_files::{MAX_BYTES, last_lines};
 const PASSES_WITHIN: Duration = Duration::from_millis(500);
 
 /// The end of one output.
-type Kept = Arc<Mutex<VecDeque<u8>>>;
+type OutputTail = Arc<Mutex<VecDeque<u8>>>;
 
 /// Both outputs of a command.
 #[derive(Debug)]
 pub(super) struct Tee {
-    kept: [Kept; 2],
+    kept: [OutputTail; 2],
     /// Each thread that has passed everything through drops its sender.
     passing: Receiver<()>,
 }
@@ -33,7 +33,7 @@ impl Tee {
     /// No descriptor is left, or a thread cannot be started.
     pub(super) fn begin(command: &mut Command) -> io::Result<Self> {
         let (to, passing) = channel();
-        let kept = [Kept::default(), Kept::default()];
+        let kept = [OutputTail::default(), OutputTail::default()];
         let (output, writer) = io::pipe()?;
         command.stdout(writer);
         pass(output, false, Arc::clone(&kept[0]), to.clone())?;
@@ -56,7 +56,12 @@ impl Tee {
     }
 }
 
-fn pass(mut from: PipeReader, is_error: bool, kept: Kept, passing: Sender<()>) -> io::Result<()> {
+fn pass(
+    mut from: PipeReader,
+    is_error: bool,
+    kept: OutputTail,
+    passing: Sender<()>,
+) -> io::Result<()> {
     let pass = move || {
         let _passing = passing;
         let mut buffer = vec![0; MAX_BYTES];

@@ -25,14 +25,14 @@ const LEAST_NEED: u64 = 1 << 20;
 
 /// A need for memory, as it is written in a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum MemoryNeed {
     /// So many bytes.
     Bytes(u64),
     /// What the engine took before.
     Auto,
 }
 
-impl std::str::FromStr for Need {
+impl std::str::FromStr for MemoryNeed {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -65,7 +65,7 @@ pub(crate) fn need_bytes(text: &str) -> Result<u64, String> {
 
 /// What an engine is expected to take, by its earlier loads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedNeed {
     /// With its growth after it is ready, rounded up.
     pub(crate) need_bytes: u64,
     /// Until it is ready.
@@ -85,7 +85,7 @@ pub(crate) fn expected(
     storage: &Path,
     like: &str,
     command: &[OsString],
-) -> anyhow::Result<Expected> {
+) -> anyhow::Result<ExpectedNeed> {
     may_be_read(storage)?;
     let loads = newest(&JournalReader::open(storage).map_err(no_journal)?)?;
     let is_known = |load: &&StoredLoad| {
@@ -119,7 +119,7 @@ pub(crate) fn expected(
         bytes_text(growth),
     );
     let took_bytes = need.saturating_sub(growth);
-    Ok(Expected { need_bytes, took_bytes, growth_bytes: growth, note })
+    Ok(ExpectedNeed { need_bytes, took_bytes, growth_bytes: growth, note })
 }
 
 fn unknown(like: &str) -> anyhow::Error {
@@ -150,16 +150,16 @@ mod tests {
 
     #[test]
     fn a_need_is_a_size_or_auto() {
-        assert_eq!("auto".parse(), Ok(Need::Auto));
-        assert_eq!("90GiB".parse(), Ok(Need::Bytes(90 << 30)));
+        assert_eq!("auto".parse(), Ok(MemoryNeed::Auto));
+        assert_eq!("90GiB".parse(), Ok(MemoryNeed::Bytes(90 << 30)));
         for text in ["", "0", "90", "Auto", "auto ", "-1GiB"] {
-            let read: Result<Need, String> = text.parse();
+            let read: Result<MemoryNeed, String> = text.parse();
             assert!(read.is_err(), "{text}: {read:?}");
         }
-        assert_eq!("10B".parse(), Ok(Need::Bytes(10)));
-        assert_eq!("96636764160".parse(), Ok(Need::Bytes(90 << 30)));
+        assert_eq!("10B".parse(), Ok(MemoryNeed::Bytes(10)));
+        assert_eq!("96636764160".parse(), Ok(MemoryNeed::Bytes(90 << 30)));
         let asked = "are 10 bytes meant? Write --need 10GiB, or --need 10B if they are";
-        assert_eq!("10".parse::<Need>(), Err(asked.to_owned()));
-        assert!("0B".parse::<Need>().is_err() && "10KiB".parse::<Need>().is_err());
+        assert_eq!("10".parse::<MemoryNeed>(), Err(asked.to_owned()));
+        assert!("0B".parse::<MemoryNeed>().is_err() && "10KiB".parse::<MemoryNeed>().is_err());
     }
 }

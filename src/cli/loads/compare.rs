@@ -9,9 +9,9 @@ use super::show::{bytes, count, seconds};
 use crate::model::{LoadReceipt, measured_bytes_text, printable};
 
 /// An amount of a receipt.
-type Amount = (&'static str, fn(&LoadReceipt) -> Option<u64>);
+type ReceiptAmount = (&'static str, fn(&LoadReceipt) -> Option<u64>);
 
-const AMOUNTS: [Amount; 9] = [
+const AMOUNTS: [ReceiptAmount; 9] = [
     ("took", |load| load.ready_bytes),
     ("peak", |load| load.peak_bytes),
     ("growth after ready", |load| load.growth_bytes),
@@ -24,23 +24,23 @@ const AMOUNTS: [Amount; 9] = [
 ];
 
 /// One change between two starts.
-struct Change {
+struct ReceiptChange {
     what: &'static str,
     one: Option<String>,
     other: Option<String>,
 }
 
 /// What was started differently: parts of the configuration, and arguments that only one has.
-fn changes(one: &StoredLoad, other: &StoredLoad) -> Vec<Change> {
+fn changes(one: &StoredLoad, other: &StoredLoad) -> Vec<ReceiptChange> {
     let (before, after) = (&one.receipt.configuration, &other.receipt.configuration);
     let own = |text: Option<&str>| text.map(str::to_owned);
     let name = ("name", Some(&*one.engine), Some(&*other.engine));
     let parts = before.parts().into_iter().zip(after.parts());
     let parts = parts.map(|((what, one), (_, other))| (what, one, other));
-    let mut changes: Vec<Change> = std::iter::once(name)
+    let mut changes: Vec<ReceiptChange> = std::iter::once(name)
         .chain(parts)
         .filter(|(_, one, other)| one != other)
-        .map(|(what, one, other)| Change { what, one: own(one), other: own(other) })
+        .map(|(what, one, other)| ReceiptChange { what, one: own(one), other: own(other) })
         .collect();
     let arguments = |text: Option<&str>| -> Option<Vec<String>> {
         Some(text?.lines().map(str::to_owned).collect())
@@ -56,7 +56,7 @@ fn changes(one: &StoredLoad, other: &StoredLoad) -> Vec<Change> {
         for only in [&mut one, &mut other].into_iter().flatten().filter(|only| only.is_empty()) {
             *only = if is_moved { "(another order)" } else { "(none)" }.to_owned();
         }
-        changes.push(Change { what: "arguments", one, other });
+        changes.push(ReceiptChange { what: "arguments", one, other });
     }
     changes
 }
@@ -120,12 +120,12 @@ pub(super) fn text(one: &StoredLoad, other: &StoredLoad) -> String {
     text
 }
 
-fn changes_text(changes: &[Change]) -> String {
+fn changes_text(changes: &[ReceiptChange]) -> String {
     if changes.is_empty() {
         return "Both were started with the same configuration.\n".to_owned();
     }
     let mut text = "Changed:\n".to_owned();
-    for Change { what, one, other } in changes {
+    for ReceiptChange { what, one, other } in changes {
         let shown = |side: &Option<String>| match side.as_deref() {
             None => "unknown".to_owned(),
             Some(known) => printable(known).into_owned(),
@@ -145,7 +145,7 @@ fn signed(one: u64, other: u64) -> String {
 pub(super) fn json(one: &StoredLoad, other: &StoredLoad) -> Value {
     let changed: Vec<Value> = changes(one, other)
         .into_iter()
-        .map(|Change { what, one, other }| json!({"what": what, "a": one, "b": other}))
+        .map(|ReceiptChange { what, one, other }| json!({"what": what, "a": one, "b": other}))
         .collect();
     json!({"a": one.json(), "b": other.json(), "changed": changed})
 }

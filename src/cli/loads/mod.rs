@@ -14,7 +14,7 @@ use crate::cli::output::{errln, outln};
 use crate::journal::JournalReader;
 use crate::model::printable;
 
-pub(crate) use auto::{Need, expected, need_bytes};
+pub(crate) use auto::{MemoryNeed, expected, need_bytes};
 use read::newest;
 
 /// Arguments of `umawarden loads`.

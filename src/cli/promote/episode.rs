@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::lives::{KINDS, Lives};
+use super::lives::{EngineLives, KINDS};
 use crate::cli::history::no_journal;
 use crate::cli::progress::Progress;
 use crate::cli::targets::{AlertLabels, target_name};
@@ -37,12 +37,12 @@ pub(super) struct Episode {
     pub(super) target: String,
     /// Name of the engine that would have been the target, and the pid of its server.
     pub(super) engine: Option<(String, Option<u32>)>,
-    pub(super) amount: Option<Amount>,
+    pub(super) amount: Option<FreeableAmount>,
 }
 
 /// What an act could have freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Amount {
+pub(super) struct FreeableAmount {
     pub(super) bytes: u64,
     /// What they are: `of page cache`.
     pub(super) what: &'static str,
@@ -59,7 +59,7 @@ pub(super) struct Observed {
     pub(super) episodes: BTreeMap<Pair, Vec<Episode>>,
     /// Acts that were carried out.
     pub(super) acted: BTreeMap<Pair, u64>,
-    pub(super) lives: Lives,
+    pub(super) lives: EngineLives,
     pub(super) unreadable: u64,
     /// The time of the last entry.
     last: Timestamp,
@@ -76,7 +76,7 @@ impl Observed {
             begins: None,
             episodes: BTreeMap::new(),
             acted: BTreeMap::new(),
-            lives: Lives::default(),
+            lives: EngineLives::default(),
             unreadable: 0,
             last: since,
             open: BTreeMap::new(),
@@ -267,13 +267,13 @@ fn episode_of<'e>(
 }
 
 /// What an act would free, as far as the values of its decision and earlier events say.
-fn amount(decision: &DecisionRecord, lives: &Lives) -> Option<Amount> {
+fn amount(decision: &DecisionRecord, lives: &EngineLives) -> Option<FreeableAmount> {
     let at = decision.at.utc;
     let engine = match &decision.target {
         Target::Engine(engine) => Some(&*engine.name),
         _ => None,
     };
-    let of = |what: &'static str| move |bytes: u64| Amount { bytes, what };
+    let of = |what: &'static str| move |bytes: u64| FreeableAmount { bytes, what };
     match &decision.action {
         Action::DropCaches { .. } => {
             let clean = |series: &str| {

@@ -55,7 +55,7 @@ impl EpisodeResult {
 /// What follows for a rule and a grade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Verdict {
+pub(super) enum PromotionVerdict {
     /// It would have been wrong at least once.
     WouldHaveBeenWrong,
     /// It can be enforced.
@@ -66,7 +66,7 @@ pub(super) enum Verdict {
     Enforced,
 }
 
-impl Verdict {
+impl PromotionVerdict {
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::WouldHaveBeenWrong => "would have been wrong",
@@ -79,7 +79,7 @@ impl Verdict {
 
 /// An episode with its result and the reason of that.
 #[derive(Clone, Debug)]
-pub(super) struct Judged {
+pub(super) struct JudgedEpisode {
     pub(super) episode: Episode,
     pub(super) result: EpisodeResult,
     pub(super) why: String,
@@ -90,7 +90,7 @@ fn lasted(time: SignedDuration) -> String {
 }
 
 /// Finds what would have come of an act of that grade.
-pub(super) fn judge(pair: &Pair, episode: &Episode, observed: &Observed) -> Judged {
+pub(super) fn judge(pair: &Pair, episode: &Episode, observed: &Observed) -> JudgedEpisode {
     let (rule, grade) = pair;
     let lives = &observed.lives;
     let (result, why) = match grade {
@@ -123,7 +123,7 @@ pub(super) fn judge(pair: &Pair, episode: &Episode, observed: &Observed) -> Judg
         }
         None => (result, why),
     };
-    Judged { episode: episode.clone(), result, why }
+    JudgedEpisode { episode: episode.clone(), result, why }
 }
 
 /// Whether the trouble lasted, for what ends no engine.
@@ -275,7 +275,7 @@ fn came_back(first: Timestamp, started: Timestamp) -> String {
 
 /// How often each result was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Counts {
+pub(super) struct ResultCounts {
     pub(super) episodes: u64,
     pub(super) acts: u64,
     pub(super) in_time: u64,
@@ -286,8 +286,8 @@ pub(super) struct Counts {
     pub(super) too_recent: u64,
 }
 
-impl Counts {
-    pub(super) fn of(judged: &[Judged]) -> Self {
+impl ResultCounts {
+    pub(super) fn of(judged: &[JudgedEpisode]) -> Self {
         let mut counts = Self::default();
         for one in judged {
             counts.episodes += 1;
@@ -321,16 +321,16 @@ fn least_seen(grade: Grade) -> u64 {
 /// What follows, and why. `observed`: how long the node was observed, and how long it must be.
 pub(super) fn verdict(
     grade: Grade,
-    counts: &Counts,
+    counts: &ResultCounts,
     observed: (SignedDuration, SignedDuration),
-) -> (Verdict, String) {
+) -> (PromotionVerdict, String) {
     let (known, least) = (counts.known(), least_seen(grade));
     let useful = counts.in_time + counts.lasted;
     if counts.wrong > 0 {
         let text = format!("wrong {} of {} times", counts.wrong, counts.episodes);
-        return (Verdict::WouldHaveBeenWrong, text);
+        return (PromotionVerdict::WouldHaveBeenWrong, text);
     }
-    let doubt = |text: String| (Verdict::NotEnoughSeen, text);
+    let doubt = |text: String| (PromotionVerdict::NotEnoughSeen, text);
     let (span, wanted) = observed;
     if span < wanted {
         return doubt(format!("observed for {}, of {}", lasted(span), lasted(wanted)));
@@ -358,5 +358,5 @@ pub(super) fn verdict(
     {
         return doubt(format!("{} notices in {days} d: nobody reads so many", counts.acts));
     }
-    (Verdict::Ready, format!("needed {useful} of {known} times"))
+    (PromotionVerdict::Ready, format!("needed {useful} of {known} times"))
 }

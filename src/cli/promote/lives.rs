@@ -19,7 +19,7 @@ const WEDGES_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 /// Entries of one kind that are kept.
 const MOST: usize = 100_000;
 
-/// Events that [`Lives::take`] reads.
+/// Events that [`EngineLives::take`] reads.
 pub(super) const KINDS: [&str; 11] = [
     "engine_phase",
     "engine_died",
@@ -36,13 +36,13 @@ pub(super) const KINDS: [&str; 11] = [
 
 /// What events show.
 #[derive(Debug, Default)]
-pub(super) struct Lives {
+pub(super) struct EngineLives {
     phases: BTreeMap<String, Vec<PhaseChange>>,
     ends: BTreeMap<String, Vec<(Timestamp, String)>>,
     loads: BTreeMap<String, Vec<(Timestamp, u64)>>,
     restarts: BTreeMap<String, Vec<(Timestamp, RestartState)>>,
     held: Vec<(Timestamp, Option<u64>)>,
-    faults: Vec<Fault>,
+    faults: Vec<MemoryFault>,
     /// Starts and stops of the daemon.
     breaks: Vec<Timestamp>,
     count: usize,
@@ -68,7 +68,7 @@ impl PhaseChange {
 
 /// Memory ran out on this node.
 #[derive(Clone, Debug)]
-pub(super) struct Fault {
+pub(super) struct MemoryFault {
     pub(super) at: Timestamp,
     within: SignedDuration,
     /// Alerts that it confirms, where it may have other causes; else all.
@@ -76,7 +76,7 @@ pub(super) struct Fault {
     pub(super) text: String,
 }
 
-impl Fault {
+impl MemoryFault {
     /// One that confirms any alert.
     fn of_memory(at: Timestamp, within: SignedDuration, text: String) -> Self {
         Self { at, within, confirms: None, text }
@@ -94,7 +94,7 @@ pub(super) struct LaterState {
     pub(super) ended: Option<String>,
 }
 
-impl Lives {
+impl EngineLives {
     /// Takes an event.
     pub(super) fn take(&mut self, at: Timestamp, event: &EventKind, is_claimed: bool) {
         // Whoever can write such a line would promote a rule.
@@ -136,7 +136,7 @@ impl Lives {
             _ => false,
         };
         if is_of_node {
-            self.faults.push(Fault::of_memory(at, KILLS_WITHIN, event.to_string()));
+            self.faults.push(MemoryFault::of_memory(at, KILLS_WITHIN, event.to_string()));
         }
     }
 
@@ -169,14 +169,14 @@ impl Lives {
                 self.held.push((at, *held_bytes));
                 if *state == MemoryState::Wedged {
                     let text = "the driver was wedged".to_owned();
-                    self.faults.push(Fault::of_memory(at, WEDGES_WITHIN, text));
+                    self.faults.push(MemoryFault::of_memory(at, WEDGES_WITHIN, text));
                 }
             }
             // Somebody may have pulled the plug of a healthy machine.
             ProgramEvent::UncleanBoot { last_record: Some(at), firing, .. } => {
                 let text = "the boot ended without order while the alert fired".to_owned();
                 let confirms = Some(firing.clone());
-                self.faults.push(Fault { at: *at, within: WEDGES_WITHIN, confirms, text });
+                self.faults.push(MemoryFault { at: *at, within: WEDGES_WITHIN, confirms, text });
             }
             _ => {}
         }
@@ -195,14 +195,19 @@ impl Lives {
         };
         if is_of_node {
             let text = report.sentence();
-            self.faults.push(Fault::of_memory(report.ended, KILLS_WITHIN, text));
+            self.faults.push(MemoryFault::of_memory(report.ended, KILLS_WITHIN, text));
         }
     }
 
     /// The first fault that followed acts for that alert in that time, soon enough to be what they
     /// would have been for.
-    pub(super) fn fault(&self, alert: &str, first: Timestamp, last: Timestamp) -> Option<&Fault> {
-        let follows = |fault: &&Fault| {
+    pub(super) fn fault(
+        &self,
+        alert: &str,
+        first: Timestamp,
+        last: Timestamp,
+    ) -> Option<&MemoryFault> {
+        let follows = |fault: &&MemoryFault| {
             let confirms = fault.confirms.as_ref();
             fault.at >= first
                 && fault.at.duration_since(last) <= fault.within
@@ -213,7 +218,7 @@ impl Lives {
 
     /// Whether a fault came within that time after it.
     pub(super) fn has_fault_within(&self, at: Timestamp, time: SignedDuration) -> bool {
-        let comes = |fault: &Fault| fault.at >= at && fault.at.duration_since(at) <= time;
+        let comes = |fault: &MemoryFault| fault.at >= at && fault.at.duration_since(at) <= time;
         self.faults.iter().any(comes)
     }
 

@@ -22,14 +22,14 @@ use super::history::{no_journal, past};
 use super::output;
 use super::storage::{StorageArguments, may_be_read};
 use crate::config::flags::LoadFlags;
-use crate::config::reader::{Loaded, environment, load};
+use crate::config::reader::{LoadedConfig, environment, load};
 use crate::journal::JournalReader;
 use crate::model::{Grade, Mode, RuleId, duration};
 use crate::policy::restarts;
 use crate::recording::segment_files;
 use episode::{Observed, Pair};
-use judge::{Counts, Judged, Verdict, judge, verdict};
-use plan::{InForce, Plan, Verdicts, Wanted, grades};
+use judge::{JudgedEpisode, PromotionVerdict, ResultCounts, judge, verdict};
+use plan::{PromotionPlan, PromotionRequest, RulesInForce, Verdicts, grades};
 
 /// Arguments of `umawarden promote`.
 #[derive(Debug, Args)]
@@ -111,11 +111,11 @@ there is no readable journal, no such rule, or a file cannot be used or written.
 /// A rule and a grade with what is known of both.
 struct Assessed {
     pair: Pair,
-    counts: Counts,
-    judged: Vec<Judged>,
+    counts: ResultCounts,
+    judged: Vec<JudgedEpisode>,
     /// Acts that were carried out.
     acted: u64,
-    verdict: Verdict,
+    verdict: PromotionVerdict,
     why: String,
     /// Whether the configuration has the rule.
     is_loaded: bool,
@@ -134,8 +134,8 @@ pub fn execute(arguments: &PromoteArguments) -> anyhow::Result<Exit> {
         mode: None,
     };
     let loaded = load(&flags.clone().into(), &environment())?;
-    let in_force = InForce { rules: &loaded.rules, mode: loaded.settings.mode };
-    let wanted = Wanted {
+    let in_force = RulesInForce { rules: &loaded.rules, mode: loaded.settings.mode };
+    let wanted = PromotionRequest {
         rules: resolved(&arguments.rules, &loaded)?,
         forced: resolved(&arguments.force, &loaded)?,
     };
@@ -144,7 +144,7 @@ pub fn execute(arguments: &PromoteArguments) -> anyhow::Result<Exit> {
     let least = SignedDuration::try_from(arguments.observed)?;
     let mut assessed = assess(&observed, &in_force, least);
     let verdicts = assessed.iter().map(|one| (one.pair.clone(), one.verdict)).collect();
-    let plan = Plan::new(&in_force, &Verdicts(&verdicts), &wanted);
+    let plan = PromotionPlan::new(&in_force, &Verdicts(&verdicts), &wanted);
     let is_shown = |rule: &RuleId| {
         wanted.rules.is_empty() && wanted.forced.is_empty()
             || wanted.rules.contains(rule)
@@ -152,8 +152,12 @@ pub fn execute(arguments: &PromoteArguments) -> anyhow::Result<Exit> {
     };
     assessed.retain(|one| is_shown(&one.pair.0));
     let remarks = remarks(&observed, &reader);
-    let shown =
-        show::Shown { observed: &observed, assessed: &assessed, plan: &plan, remarks: &remarks };
+    let shown = show::PromotionView {
+        observed: &observed,
+        assessed: &assessed,
+        plan: &plan,
+        remarks: &remarks,
+    };
     let mut out = output::stdout();
     let printed = if arguments.json { shown.json(&mut out) } else { shown.text(&mut out) };
     printed.and_then(|()| out.flush())?;
@@ -169,13 +173,13 @@ pub fn execute(arguments: &PromoteArguments) -> anyhow::Result<Exit> {
     let written = write::write(&flags, &file, &plan)?;
     show::written(&written, &plan, (&assessed, &wanted), arguments.json);
     Ok(match written {
-        write::Written::File { .. } => Exit::Fine,
-        write::Written::Snippet { .. } => Exit::Findings,
+        write::WriteResult::File { .. } => Exit::Fine,
+        write::WriteResult::Snippet { .. } => Exit::Findings,
     })
 }
 
 /// The rules of these names. Deferred restarts are no rules of the configuration.
-fn resolved(names: &[String], loaded: &Loaded) -> anyhow::Result<BTreeSet<RuleId>> {
+fn resolved(names: &[String], loaded: &LoadedConfig) -> anyhow::Result<BTreeSet<RuleId>> {
     let all = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| &rule.id);
     let one = |name: &String| match name.strip_prefix("restarts/") {
         Some(restart) => Ok(restarts::rule(&restart.into())),
@@ -207,7 +211,11 @@ fn remarks(observed: &Observed, reader: &JournalReader) -> Vec<String> {
 }
 
 /// Each grade of each rule that acts, and each that the journal has.
-fn assess(observed: &Observed, in_force: &InForce<'_>, least: SignedDuration) -> Vec<Assessed> {
+fn assess(
+    observed: &Observed,
+    in_force: &RulesInForce<'_>,
+    least: SignedDuration,
+) -> Vec<Assessed> {
     let mut pairs: BTreeMap<Pair, (bool, bool)> = BTreeMap::new();
     for rule in in_force.acting() {
         for grade in grades(rule) {
@@ -229,16 +237,16 @@ fn assess(observed: &Observed, in_force: &InForce<'_>, least: SignedDuration) ->
     let assess = |(pair, (is_loaded, is_enforced)): (Pair, (bool, bool))| {
         let none = Vec::new();
         let episodes = observed.episodes.get(&pair).unwrap_or(&none);
-        let judged: Vec<Judged> =
+        let judged: Vec<JudgedEpisode> =
             episodes.iter().map(|episode| judge(&pair, episode, observed)).collect();
-        let counts = Counts::of(&judged);
+        let counts = ResultCounts::of(&judged);
         let (mut verdict, mut why) = verdict(pair.1, &counts, (observed.span(), least));
         let is_later = first_steps.get(&pair.0).is_some_and(|first| *first != pair.1);
         if counts.episodes == 0 && is_later && observes(&pair.0) {
             "behind the first step, which observe mode does not go beyond".clone_into(&mut why);
         }
         if is_enforced {
-            (verdict, why) = (Verdict::Enforced, String::new());
+            (verdict, why) = (PromotionVerdict::Enforced, String::new());
         }
         let acted = observed.acted.get(&pair).copied().unwrap_or(0);
         Assessed { counts, judged, acted, verdict, why, is_loaded, pair }

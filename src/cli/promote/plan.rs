@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::episode::Pair;
-use super::judge::Verdict;
+use super::judge::PromotionVerdict;
 use crate::config::edit::Changes;
 use crate::model::{Grade, Grades, Mode, RuleId};
 use crate::policy::rule::{OverrideKey, Rule, RuleSet};
 
 /// The rules in force.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InForce<'r> {
+pub(super) struct RulesInForce<'r> {
     pub(super) rules: &'r RuleSet,
     /// The node's mode.
     pub(super) mode: Mode,
 }
 
-impl InForce<'_> {
+impl RulesInForce<'_> {
     /// The rules with a remedy.
     pub(super) fn acting(&self) -> impl Iterator<Item = &Rule> {
         let all = self.rules.groups.iter().flat_map(|group| &group.rules);
@@ -47,7 +47,7 @@ pub(super) fn grades(rule: &Rule) -> BTreeSet<Grade> {
 
 /// What a person wants.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct PromotionRequest {
     /// Only these; empty: all.
     pub(super) rules: BTreeSet<RuleId>,
     /// These whatever their verdict is.
@@ -56,7 +56,7 @@ pub(super) struct Wanted {
 
 /// What to change, and what not.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct PromotionPlan {
     pub(super) changes: Changes,
     /// Rules that are enforced, with these grades.
     pub(super) promoted: BTreeMap<RuleId, BTreeSet<Grade>>,
@@ -67,32 +67,32 @@ pub(super) struct Plan {
 }
 
 /// The verdicts of the rules' grades.
-pub(super) struct Verdicts<'v>(pub(super) &'v BTreeMap<Pair, Verdict>);
+pub(super) struct Verdicts<'v>(pub(super) &'v BTreeMap<Pair, PromotionVerdict>);
 
 impl Verdicts<'_> {
-    fn of(&self, rule: &RuleId, grade: Grade) -> Verdict {
-        self.0.get(&(rule.clone(), grade)).copied().unwrap_or(Verdict::NotEnoughSeen)
+    fn of(&self, rule: &RuleId, grade: Grade) -> PromotionVerdict {
+        self.0.get(&(rule.clone(), grade)).copied().unwrap_or(PromotionVerdict::NotEnoughSeen)
     }
 
     /// Whether that grade of a rule may be enforced beside another one: a notice costs nothing.
     fn allows(&self, rule: &RuleId, grade: Grade) -> bool {
         match self.of(rule, grade) {
-            Verdict::Ready | Verdict::Enforced => true,
-            Verdict::NotEnoughSeen => grade == Grade::Notice,
-            Verdict::WouldHaveBeenWrong => false,
+            PromotionVerdict::Ready | PromotionVerdict::Enforced => true,
+            PromotionVerdict::NotEnoughSeen => grade == Grade::Notice,
+            PromotionVerdict::WouldHaveBeenWrong => false,
         }
     }
 }
 
 /// What a plan rests on.
 #[derive(Clone, Copy)]
-struct Basis<'b> {
-    in_force: &'b InForce<'b>,
+struct PlanBasis<'b> {
+    in_force: &'b RulesInForce<'b>,
     verdicts: &'b Verdicts<'b>,
-    wanted: &'b Wanted,
+    wanted: &'b PromotionRequest,
 }
 
-impl Basis<'_> {
+impl PlanBasis<'_> {
     fn is_forced(&self, rule: &Rule) -> bool {
         self.wanted.forced.contains(&rule.id)
     }
@@ -113,7 +113,7 @@ impl Basis<'_> {
     }
 
     fn is_ready(&self, rule: &Rule, grade: Grade) -> bool {
-        self.is_forced(rule) || self.verdicts.of(&rule.id, grade) == Verdict::Ready
+        self.is_forced(rule) || self.verdicts.of(&rule.id, grade) == PromotionVerdict::Ready
     }
 
     /// Why a rule cannot act with these grades beside those that it carries out. The error is
@@ -143,11 +143,15 @@ impl Basis<'_> {
     }
 }
 
-impl Plan {
+impl PromotionPlan {
     /// Plans for these verdicts. Rules come one after another: what the first one needs is in force
     /// for the next.
-    pub(super) fn new(in_force: &InForce<'_>, verdicts: &Verdicts<'_>, wanted: &Wanted) -> Self {
-        let basis = Basis { in_force, verdicts, wanted };
+    pub(super) fn new(
+        in_force: &RulesInForce<'_>,
+        verdicts: &Verdicts<'_>,
+        wanted: &PromotionRequest,
+    ) -> Self {
+        let basis = PlanBasis { in_force, verdicts, wanted };
         let mut plan = Self::default();
         for rule in in_force.acting().filter(|rule| basis.is_selected(rule)) {
             let pending = basis.pending(rule);
@@ -161,7 +165,7 @@ impl Plan {
         plan
     }
 
-    fn has(&self, grade: Grade, basis: Basis<'_>) -> bool {
+    fn has(&self, grade: Grade, basis: PlanBasis<'_>) -> bool {
         basis.in_force.enforced().has(grade) || self.changes.grades.contains(&grade)
     }
 
@@ -170,7 +174,7 @@ impl Plan {
         &mut self,
         rule: &Rule,
         pending: &BTreeSet<Grade>,
-        basis: Basis<'_>,
+        basis: PlanBasis<'_>,
     ) -> Result<(), Option<String>> {
         let acts = |grade: &Grade| self.has(*grade, basis) || basis.is_ready(rule, *grade);
         let new: BTreeSet<Grade> = pending.iter().copied().filter(acts).collect();
@@ -198,7 +202,7 @@ impl Plan {
         &self,
         promoted: &Rule,
         missing: &[Grade],
-        basis: Basis<'_>,
+        basis: PlanBasis<'_>,
     ) -> Result<BTreeSet<RuleId>, Option<String>> {
         let mut pins = BTreeSet::new();
         for other in basis.in_force.acting().filter(|other| other.id != promoted.id) {
@@ -281,18 +285,18 @@ mod tests {
 
     fn plan(
         (rules, mode): (&RuleSet, Mode),
-        verdicts: &[(&str, Grade, Verdict)],
+        verdicts: &[(&str, Grade, PromotionVerdict)],
         (named, forced): (&[&str], &[&str]),
-    ) -> Plan {
+    ) -> PromotionPlan {
         let verdicts = verdicts.iter().map(|(rule, grade, verdict)| ((id(rule), *grade), *verdict));
-        let wanted = Wanted {
+        let wanted = PromotionRequest {
             rules: named.iter().map(|name| id(name)).collect(),
             forced: forced.iter().map(|name| id(name)).collect(),
         };
-        Plan::new(&InForce { rules, mode }, &Verdicts(&verdicts.collect()), &wanted)
+        PromotionPlan::new(&RulesInForce { rules, mode }, &Verdicts(&verdicts.collect()), &wanted)
     }
 
-    fn modes(plan: &Plan) -> Vec<(&str, Mode)> {
+    fn modes(plan: &PromotionPlan) -> Vec<(&str, Mode)> {
         plan.changes.modes.iter().map(|(rule, mode)| (rule.as_str(), *mode)).collect()
     }
 
@@ -300,10 +304,11 @@ mod tests {
     fn a_ready_rule_is_enforced_and_its_notices_with_it() {
         let rules = rules(None);
         let observe = (&rules, Mode::Observe);
-        let found = plan(observe, &[("Drops", Grade::Drop, Verdict::Ready)], (&[], &[]));
+        let found = plan(observe, &[("Drops", Grade::Drop, PromotionVerdict::Ready)], (&[], &[]));
         assert_eq!(modes(&found), [("g/Drops", Mode::Enforce)]);
         assert!(found.changes.grades.is_empty() && found.pinned.is_empty(), "{found:?}");
-        let other = plan(observe, &[("Drops", Grade::Drop, Verdict::Ready)], (&["Evicts"], &[]));
+        let other =
+            plan(observe, &[("Drops", Grade::Drop, PromotionVerdict::Ready)], (&["Evicts"], &[]));
         assert!(other.changes.is_empty(), "{other:?}");
         assert_eq!(other.left_out, [(id("Evicts"), "no grade of it is ready".to_owned())]);
     }
@@ -311,7 +316,7 @@ mod tests {
     #[test]
     fn a_severe_grade_that_is_not_ready_keeps_the_rule_back() {
         let rules = rules(None);
-        let notice = [("Stops", Grade::Notice, Verdict::Ready)];
+        let notice = [("Stops", Grade::Notice, PromotionVerdict::Ready)];
         let found = plan((&rules, Mode::Observe), &notice, (&[], &[]));
         assert!(found.changes.is_empty());
         assert!(found.left_out[0].1.contains("its grade stop would act as well"), "{found:?}");
@@ -326,7 +331,7 @@ mod tests {
     fn what_would_have_been_wrong_is_enforced_only_by_force() {
         let rules = rules(None);
         let observe = (&rules, Mode::Observe);
-        let wrong = [("Drops", Grade::Drop, Verdict::WouldHaveBeenWrong)];
+        let wrong = [("Drops", Grade::Drop, PromotionVerdict::WouldHaveBeenWrong)];
         for named in [&[][..], &["Drops"]] {
             assert!(plan(observe, &wrong, (named, &[])).changes.is_empty());
         }
@@ -337,7 +342,7 @@ mod tests {
     #[test]
     fn a_grade_that_would_let_others_act_has_them_observe() {
         let rules = rules(Some(&[Grade::Notice]));
-        let ready = [("Drops", Grade::Drop, Verdict::Ready)];
+        let ready = [("Drops", Grade::Drop, PromotionVerdict::Ready)];
         let found = plan((&rules, Mode::Enforce), &ready, (&[], &[]));
         assert_eq!(found.changes.grades, [Grade::Drop]);
         let observe = Mode::Observe;
@@ -348,7 +353,7 @@ mod tests {
     #[test]
     fn a_rule_that_is_not_named_does_not_begin_to_act() {
         let rules = rules(Some(&[Grade::Notice]));
-        let ready = ["Drops", "AlsoDrops"].map(|rule| (rule, Grade::Drop, Verdict::Ready));
+        let ready = ["Drops", "AlsoDrops"].map(|rule| (rule, Grade::Drop, PromotionVerdict::Ready));
         let found = plan((&rules, Mode::Enforce), &ready, (&["Drops"], &[]));
         assert_eq!(modes(&found), ["g/AlsoDrops", "g/Both"].map(|rule| (rule, Mode::Observe)));
         let all = plan((&rules, Mode::Enforce), &ready, (&[], &[]));
@@ -359,13 +364,16 @@ mod tests {
     #[test]
     fn a_grade_is_not_added_if_a_rule_that_acts_would_do_more() {
         let rules = rules(Some(&[Grade::Evict]));
-        let ready = [("Drops", Grade::Drop, Verdict::Ready)];
+        let ready = [("Drops", Grade::Drop, PromotionVerdict::Ready)];
         let found = plan((&rules, Mode::Enforce), &ready, (&[], &[]));
         assert!(found.changes.is_empty(), "{found:?}");
         let why = &found.left_out[0].1;
         assert!(why.contains("g/Both act as well") && why.contains("carries out evict"), "{why}");
         // Unless that is ready, too.
-        let both = [("Drops", Grade::Drop, Verdict::Ready), ("Both", Grade::Drop, Verdict::Ready)];
+        let both = [
+            ("Drops", Grade::Drop, PromotionVerdict::Ready),
+            ("Both", Grade::Drop, PromotionVerdict::Ready),
+        ];
         let found = plan((&rules, Mode::Enforce), &both, (&[], &[]));
         assert_eq!(found.changes.grades, [Grade::Drop]);
         assert_eq!(modes(&found), [("g/AlsoDrops", Mode::Observe)]);
@@ -381,7 +389,7 @@ mod tests {
         for rule in rules.groups.iter_mut().flat_map(|group| &mut group.rules) {
             rule.mode = (rule.id == id("Drops")).then_some(Mode::Observe);
         }
-        let ready = [("Drops", Grade::Drop, Verdict::Ready)];
+        let ready = [("Drops", Grade::Drop, PromotionVerdict::Ready)];
         let found = plan((&rules, Mode::Observe), &ready, (&[], &[]));
         assert!(found.changes.is_empty() && found.left_out[0].1.contains("name it"), "{found:?}");
         // The configuration's own name for the rule.

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::Assessed;
 use super::episode::Observed;
-use super::judge::{EpisodeResult, Judged, Verdict};
-use super::plan::{Plan, Wanted};
-use super::write::Written;
+use super::judge::{EpisodeResult, JudgedEpisode, PromotionVerdict};
+use super::plan::{PromotionPlan, PromotionRequest};
+use super::write::WriteResult;
 use crate::cli::output::{errln, outln};
 use crate::cli::style::fitted;
 use crate::model::{bytes_text, printable};
@@ -22,28 +22,29 @@ const MOST_SHOWN: usize = 4;
 const MOST_IN_JSON: usize = 100;
 
 /// All that is shown.
-pub(super) struct Shown<'s> {
+pub(super) struct PromotionView<'s> {
     pub(super) observed: &'s Observed,
     pub(super) assessed: &'s [Assessed],
-    pub(super) plan: &'s Plan,
+    pub(super) plan: &'s PromotionPlan,
     pub(super) remarks: &'s [String],
 }
 
-impl Shown<'_> {
+impl PromotionView<'_> {
     pub(super) fn text(&self, out: &mut impl Write) -> io::Result<()> {
         let (since, covered) = (self.observed.since, self.observed.covered);
         writeln!(out, "From {since:.0} to {covered:.0}.")?;
         for remark in self.remarks {
             writeln!(out, "{}", fitted(&format!("# {remark}")))?;
         }
-        let is_quiet =
-            |one: &&Assessed| one.counts.episodes == 0 && one.verdict == Verdict::NotEnoughSeen;
+        let is_quiet = |one: &&Assessed| {
+            one.counts.episodes == 0 && one.verdict == PromotionVerdict::NotEnoughSeen
+        };
         let mut busy: Vec<&Assessed> = self.assessed.iter().filter(|one| !is_quiet(one)).collect();
         busy.sort_by(|a, b| (a.verdict, &a.pair).cmp(&(b.verdict, &b.pair)));
-        for one in busy.iter().filter(|one| one.verdict != Verdict::Enforced) {
+        for one in busy.iter().filter(|one| one.verdict != PromotionVerdict::Enforced) {
             self.rule(one, out)?;
         }
-        let enforced = busy.iter().filter(|one| one.verdict == Verdict::Enforced).copied();
+        let enforced = busy.iter().filter(|one| one.verdict == PromotionVerdict::Enforced).copied();
         list("enforced already", enforced, |one| format!("acted {} times", one.acted), out)?;
         let quiet = self.assessed.iter().filter(is_quiet);
         list("not enough seen", quiet, |one| one.why.clone(), out)?;
@@ -86,7 +87,7 @@ impl Shown<'_> {
         let restarts = self
             .assessed
             .iter()
-            .filter(|one| *one.pair.0.group == *GROUP && one.verdict == Verdict::Ready);
+            .filter(|one| *one.pair.0.group == *GROUP && one.verdict == PromotionVerdict::Ready);
         for one in restarts {
             let rule = one.pair.0.to_string();
             let text = format!(
@@ -167,8 +168,8 @@ fn list<'a>(
 }
 
 /// An episode in one line.
-fn line(judged: &Judged) -> String {
-    let Judged { episode, result, why } = judged;
+fn line(judged: &JudgedEpisode) -> String {
+    let JudgedEpisode { episode, result, why } = judged;
     let times = match episode.acts {
         1 => String::new(),
         acts => format!(" {acts} times"),
@@ -184,8 +185,8 @@ fn line(judged: &Judged) -> String {
     )
 }
 
-fn episode_json(judged: &Judged) -> Value {
-    let Judged { episode, result, why } = judged;
+fn episode_json(judged: &JudgedEpisode) -> Value {
+    let JudgedEpisode { episode, result, why } = judged;
     json!({
         "first": episode.first,
         "last": episode.last,
@@ -211,19 +212,20 @@ pub(super) fn nothing(is_json: bool) {
 /// What a person overrides.
 fn overridden<'a>(
     assessed: &'a [Assessed],
-    wanted: &'a Wanted,
+    wanted: &'a PromotionRequest,
 ) -> impl Iterator<Item = &'a Assessed> {
     assessed.iter().filter(|one| {
-        let is_settled = matches!(one.verdict, Verdict::Ready | Verdict::Enforced);
+        let is_settled =
+            matches!(one.verdict, PromotionVerdict::Ready | PromotionVerdict::Enforced);
         wanted.forced.contains(&one.pair.0) && !is_settled
     })
 }
 
 /// Prints what was written.
 pub(super) fn written(
-    written: &Written,
-    plan: &Plan,
-    (assessed, wanted): (&[Assessed], &Wanted),
+    written: &WriteResult,
+    plan: &PromotionPlan,
+    (assessed, wanted): (&[Assessed], &PromotionRequest),
     is_json: bool,
 ) {
     if is_json {
@@ -239,7 +241,7 @@ pub(super) fn written(
         outln!("{}", printable(&text));
     }
     match written {
-        Written::File { path, diff, remarks } => {
+        WriteResult::File { path, diff, remarks } => {
             outln!("\n{}:", path.display());
             for line in diff {
                 outln!("{}", printable(line));
@@ -249,7 +251,7 @@ pub(super) fn written(
             }
             outln!("\nIt takes effect at a reload: systemctl reload umawarden");
         }
-        Written::Snippet { path, file, text, why } => {
+        WriteResult::Snippet { path, file, text, why } => {
             errln!(
                 "umawarden: {} cannot be changed safely ({why}); add these lines, which are in {}:",
                 file.display(),
@@ -261,9 +263,9 @@ pub(super) fn written(
 }
 
 fn written_json(
-    written: &Written,
-    plan: &Plan,
-    (assessed, wanted): (&[Assessed], &Wanted),
+    written: &WriteResult,
+    plan: &PromotionPlan,
+    (assessed, wanted): (&[Assessed], &PromotionRequest),
 ) -> Value {
     let forced = overridden(assessed, wanted).map(|one| {
         let (rule, grade) = &one.pair;
@@ -275,11 +277,11 @@ fn written_json(
     let pinned: Vec<String> = plan.pinned.iter().map(ToString::to_string).collect();
     let changes = json!({"modes": plan.changes.modes, "grades": plan.changes.grades});
     match written {
-        Written::File { path, diff, remarks } => json!({
+        WriteResult::File { path, diff, remarks } => json!({
             "kind": "written", "file": path, "changes": changes, "pinned": pinned,
             "forced": forced, "diff": diff, "remarks": remarks,
         }),
-        Written::Snippet { path, file, why, .. } => json!({
+        WriteResult::Snippet { path, file, why, .. } => json!({
             "kind": "written", "file": null, "snippet": path, "belongs_to": file, "why": why,
             "changes": changes, "pinned": pinned, "forced": forced,
         }),

@@ -127,14 +127,14 @@ impl World {
         self.judged(grade).into_iter().map(|judged| judged.result).collect()
     }
 
-    fn judged(&self, grade: Grade) -> Vec<Judged> {
+    fn judged(&self, grade: Grade) -> Vec<JudgedEpisode> {
         let pair = (rule(), grade);
         let episodes = self.observed.episodes.get(&pair).map_or(&[][..], Vec::as_slice);
         episodes.iter().map(|episode| judge(&pair, episode, &self.observed)).collect()
     }
 
-    fn verdict(&self, grade: Grade) -> (Verdict, String) {
-        let counts = Counts::of(&self.judged(grade));
+    fn verdict(&self, grade: Grade) -> (PromotionVerdict, String) {
+        let counts = ResultCounts::of(&self.judged(grade));
         verdict(grade, &counts, (self.observed.span(), SignedDuration::ZERO))
     }
 }
@@ -166,7 +166,7 @@ fn an_engine_that_served_on_would_have_been_stopped_wrongly() {
     let why = "llm ran on and answered for at least 58m20s; the trouble ended by itself after 3s";
     assert_eq!(judged.why, why);
     assert_eq!(judged.episode.amount.map(|amount| amount.bytes), Some(8192));
-    assert_eq!(world.verdict(Grade::Stop).0, Verdict::WouldHaveBeenWrong);
+    assert_eq!(world.verdict(Grade::Stop).0, PromotionVerdict::WouldHaveBeenWrong);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_kill_soon_after_shows_that_a_stop_would_have_been_in_time() {
     }
     assert_eq!(world.results(Grade::Stop), [EpisodeResult::InTime, EpisodeResult::InTime]);
     assert!(world.judged(Grade::Stop)[0].why.starts_with("40s later: "));
-    assert_eq!(world.verdict(Grade::Stop).0, Verdict::Ready);
+    assert_eq!(world.verdict(Grade::Stop).0, PromotionVerdict::Ready);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn an_engine_that_outlived_a_kill_of_another_is_no_proof() {
         let judged = &world.judged(Grade::Stop)[0];
         assert_eq!(judged.result, EpisodeResult::Unclear, "{}", judged.why);
         assert!(judged.why.contains("llm ran on"), "{}", judged.why);
-        assert_eq!(world.verdict(Grade::Stop).0, Verdict::NotEnoughSeen);
+        assert_eq!(world.verdict(Grade::Stop).0, PromotionVerdict::NotEnoughSeen);
     }
 }
 
@@ -272,7 +272,7 @@ fn what_the_journal_does_not_show_is_unclear_or_too_recent() {
     loading.note(2 * HOUR, "reloaded");
     assert_eq!(loading.results(Grade::Stop), [EpisodeResult::Unclear]);
     for world in [recent, gap, ended, loading] {
-        assert_eq!(world.verdict(Grade::Stop).0, Verdict::NotEnoughSeen);
+        assert_eq!(world.verdict(Grade::Stop).0, PromotionVerdict::NotEnoughSeen);
     }
 }
 
@@ -296,7 +296,7 @@ fn acts_for_one_trouble_are_one_episode() {
     assert_eq!(world.results(Grade::Drop), [lasted, lasted, lasted, EpisodeResult::ByItself]);
     assert_eq!(judged[0].why, "the trouble lasted 5m");
     assert_eq!(judged[0].episode.amount.map(|amount| amount.bytes), Some(4096));
-    assert_eq!(world.verdict(Grade::Drop).0, Verdict::Ready);
+    assert_eq!(world.verdict(Grade::Drop).0, PromotionVerdict::Ready);
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn what_mostly_ends_by_itself_is_not_ready() {
         world.alert(begin + if begin == 0 { 90 } else { 9 }, AlertState::Inactive);
     }
     let (verdict, why) = world.verdict(Grade::Drop);
-    assert_eq!(verdict, Verdict::NotEnoughSeen);
+    assert_eq!(verdict, PromotionVerdict::NotEnoughSeen);
     assert!(why.contains("by itself 3 of 4 times"), "{why}");
 }
 
@@ -386,14 +386,17 @@ fn a_reboot_would_have_been_wrong_if_the_trouble_ended_without_it() {
 
 #[test]
 fn a_short_observation_is_no_evidence() {
-    let counts = Counts { episodes: 9, acts: 9, lasted: 9, ..Counts::default() };
+    let counts = ResultCounts { episodes: 9, acts: 9, lasted: 9, ..ResultCounts::default() };
     let day = SignedDuration::from_hours(24);
     let of = |span, least| verdict(Grade::Drop, &counts, (span, least));
-    assert_eq!(of(day, day * 3), (Verdict::NotEnoughSeen, "observed for 1d, of 3d".to_owned()));
-    assert_eq!(of(day * 3, day * 3).0, Verdict::Ready);
-    let many = Counts { acts: 100, ..counts };
-    assert_eq!(verdict(Grade::Notice, &many, (day, day)).0, Verdict::NotEnoughSeen);
-    assert_eq!(verdict(Grade::Notice, &many, (day * 7, day)).0, Verdict::Ready);
+    assert_eq!(
+        of(day, day * 3),
+        (PromotionVerdict::NotEnoughSeen, "observed for 1d, of 3d".to_owned())
+    );
+    assert_eq!(of(day * 3, day * 3).0, PromotionVerdict::Ready);
+    let many = ResultCounts { acts: 100, ..counts };
+    assert_eq!(verdict(Grade::Notice, &many, (day, day)).0, PromotionVerdict::NotEnoughSeen);
+    assert_eq!(verdict(Grade::Notice, &many, (day * 7, day)).0, PromotionVerdict::Ready);
 }
 
 proptest! {
@@ -404,13 +407,13 @@ proptest! {
     ) {
         let [in_time, lasted, by_itself, wrong, unclear, too_recent] = of;
         let episodes = of.iter().sum();
-        let counts = Counts {
+        let counts = ResultCounts {
             episodes, acts: episodes, in_time, lasted, by_itself, wrong, unclear, too_recent,
         };
         let span = SignedDuration::from_hours(24 * 7);
         let (verdict, _) = verdict(grade, &counts, (span, span));
-        prop_assert_eq!(verdict == Verdict::WouldHaveBeenWrong, wrong > 0);
-        if verdict == Verdict::Ready {
+        prop_assert_eq!(verdict == PromotionVerdict::WouldHaveBeenWrong, wrong > 0);
+        if verdict == PromotionVerdict::Ready {
             prop_assert!(in_time + lasted > by_itself + unclear);
             let is_severe = matches!(grade, Grade::Restart | Grade::Stop | Grade::Reboot);
             prop_assert!(!is_severe || by_itself + unclear == 0 && in_time + lasted >= 2);

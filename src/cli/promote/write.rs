@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 
-use super::plan::Plan;
+use super::plan::PromotionPlan;
 use crate::cli::config::remarks_of;
 use crate::cli::replace::Replacement;
 use crate::config::flags::LoadFlags;
@@ -13,7 +13,7 @@ use crate::config::reader::read_text;
 
 /// What was written.
 #[derive(Debug)]
-pub(super) enum Written {
+pub(super) enum WriteResult {
     /// The configuration file, with what changed in it.
     File {
         path: PathBuf,
@@ -29,7 +29,11 @@ pub(super) enum Written {
 ///
 /// # Errors
 /// A file cannot be read or written, the result has mistakes, or the file was changed meanwhile.
-pub(super) fn write(flags: &LoadFlags, file: &Path, plan: &Plan) -> anyhow::Result<Written> {
+pub(super) fn write(
+    flags: &LoadFlags,
+    file: &Path,
+    plan: &PromotionPlan,
+) -> anyhow::Result<WriteResult> {
     // A link stays one.
     let path = fs::canonicalize(file).with_context(|| cannot("read", file))?;
     let source = read_text(&path)?;
@@ -57,7 +61,7 @@ pub(super) fn write(flags: &LoadFlags, file: &Path, plan: &Plan) -> anyhow::Resu
     let diff = diff(&source.text, &text);
     new.take_place().with_context(|| cannot("replace", &path))?;
     let remarks = remarks.into_iter().filter(|remark| !before.contains(remark)).collect();
-    Ok(Written::File { path, diff, remarks })
+    Ok(WriteResult::File { path, diff, remarks })
 }
 
 fn cannot(what: &str, path: &Path) -> String {
@@ -67,7 +71,7 @@ fn cannot(what: &str, path: &Path) -> String {
 /// Begins every snippet: such a file is replaced.
 const MARK: &str = "# Written by umawarden promote";
 
-fn snippet(file: &Path, plan: &Plan, why: String) -> anyhow::Result<Written> {
+fn snippet(file: &Path, plan: &PromotionPlan, why: String) -> anyhow::Result<WriteResult> {
     let mut name = file.as_os_str().to_owned();
     name.push(".promote");
     let path = PathBuf::from(name);
@@ -83,7 +87,7 @@ fn snippet(file: &Path, plan: &Plan, why: String) -> anyhow::Result<Written> {
     Replacement::write(&path, whole.as_bytes(), 0o644)
         .and_then(Replacement::take_place)
         .with_context(|| cannot("write", &path))?;
-    Ok(Written::Snippet { path, file: file.to_owned(), text, why })
+    Ok(WriteResult::Snippet { path, file: file.to_owned(), text, why })
 }
 
 /// Lines that differ, with their numbers in the old or the new text: `-12: …`, `+13: …`. Both
@@ -139,14 +143,14 @@ mod tests {
     use super::*;
     use crate::model::{Grade, Mode};
 
-    fn plan(grades: &[Grade]) -> Plan {
-        let mut plan = Plan::default();
+    fn plan(grades: &[Grade]) -> PromotionPlan {
+        let mut plan = PromotionPlan::default();
         plan.changes.modes.insert("memory/PageCacheEatsReserve".to_owned(), Mode::Enforce);
         plan.changes.grades = grades.to_vec();
         plan
     }
 
-    fn written(folder: &Path, text: &str, grades: &[Grade]) -> anyhow::Result<Written> {
+    fn written(folder: &Path, text: &str, grades: &[Grade]) -> anyhow::Result<WriteResult> {
         let file = folder.join("umawarden.yaml");
         fs::write(&file, text).unwrap();
         write(&LoadFlags::default(), &file, &plan(grades))
@@ -161,7 +165,7 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
         let text = "# mine\nenforce: [notice]   # at first\nlog: {level: info}\n";
         let found = written(folder.path(), text, &[Grade::Drop]).unwrap();
-        let Written::File { diff, .. } = found else { panic!("{found:?}") };
+        let WriteResult::File { diff, .. } = found else { panic!("{found:?}") };
         assert_eq!(
             diff,
             [
@@ -182,7 +186,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = "{log: {level: info}}\n";
         let found = written(folder.path(), text, &[]).unwrap();
-        let Written::Snippet { path, why, .. } = found else { panic!("{found:?}") };
+        let WriteResult::Snippet { path, why, .. } = found else { panic!("{found:?}") };
         assert!(why.contains("{…}"), "{why}");
         assert_eq!(fs::read_to_string(folder.path().join("umawarden.yaml")).unwrap(), text);
         let snippet = fs::read_to_string(&path).unwrap();

@@ -10,14 +10,14 @@ use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
 use promql_rules::store::LOOKBACK_MS;
 
-use super::{QueryArguments, Reply, Times, unusable};
+use super::{QueryArguments, QueryResponse, QueryTimes, unusable};
 use crate::cli::progress::Progress;
 use crate::cli::storage::forbidden;
 use crate::files::refuse_irregular;
 use crate::recording::segment_files;
 use crate::replayer::{Excerpt, replay};
 use crate::samples::{
-    Filler, History, INTERVAL, MAX_SAMPLES, Query, QueryResult, TargetLabels, evaluate,
+    History, INTERVAL, MAX_SAMPLES, QueryResult, SampleQuery, StoreFiller, TargetLabels, evaluate,
 };
 
 /// Beyond this range samples are as far apart as the daemon's.
@@ -30,9 +30,9 @@ const MOST_BYTES: usize = 256 << 20;
 ///
 /// # Errors
 /// There is no recording there, the query cannot be used, or it passes a bound.
-pub(super) fn replayed(path: &Path, arguments: &QueryArguments) -> anyhow::Result<Reply> {
+pub(super) fn replayed(path: &Path, arguments: &QueryArguments) -> anyhow::Result<QueryResponse> {
     let files = files(path)?;
-    let times = Times::of(arguments, end_of(&files).unwrap_or_else(Timestamp::now))?;
+    let times = QueryTimes::of(arguments, end_of(&files).unwrap_or_else(Timestamp::now))?;
     let query = times.query(&arguments.expr).map_err(|failure| unusable(&failure))?;
     let (history, mut warnings) = history(&files, &query, times)?;
     if let Some(oldest_ms) = history.oldest_ms()
@@ -50,7 +50,7 @@ pub(super) fn replayed(path: &Path, arguments: &QueryArguments) -> anyhow::Resul
         .map(|(name, reach_ms)| (name, start_ms.saturating_sub(reach_ms.max(LOOKBACK_MS))))
         .collect();
     let no_labels = TargetLabels::default();
-    let mut filler = Filler::new(&wanted, query.when.last_ms(), &no_labels);
+    let mut filler = StoreFiller::new(&wanted, query.when.last_ms(), &no_labels);
     history.fill(&mut filler).map_err(|_| {
         anyhow::anyhow!(
             "the query reads more than {MAX_SAMPLES} samples: shorten the range, or read fewer \
@@ -60,14 +60,14 @@ pub(super) fn replayed(path: &Path, arguments: &QueryArguments) -> anyhow::Resul
     let store = filler.into_store();
     let found = evaluate(&query.expr, &store, query.when, &AtomicBool::new(false))?;
     let data = QueryResult { found, warnings: Vec::new() }.data();
-    Ok(Reply { data: serde_json::from_str(&data.0)?, warnings, times })
+    Ok(QueryResponse { data: serde_json::from_str(&data.0)?, warnings, times })
 }
 
 /// The samples within reach of the query, and remarks.
 fn history(
     files: &[PathBuf],
-    query: &Query,
-    times: Times,
+    query: &SampleQuery,
+    times: QueryTimes,
 ) -> anyhow::Result<(History, Vec<String>)> {
     let reach_ms = query.expr.reads().iter().map(|(_, reach_ms)| *reach_ms).max().unwrap_or(0);
     let from_ms = query.when.first_ms().saturating_sub(reach_ms.max(LOOKBACK_MS));

@@ -6,7 +6,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Times, plot};
+use super::{QueryTimes, plot};
 use crate::cli::output;
 use crate::cli::style::is_utf8;
 use crate::model::{measured_bytes_text, printable};
@@ -40,15 +40,15 @@ impl Canvas {
 
 /// A result.
 #[derive(Debug)]
-pub(super) struct Shown {
-    series: Vec<Series>,
+pub(super) struct QueryView {
+    series: Vec<ShownSeries>,
     is_range: bool,
     /// The result of a query that is a string, as the API has it, and the string.
     string: Option<(Value, String)>,
 }
 
 #[derive(Debug)]
-struct Series {
+struct ShownSeries {
     /// As the API has it.
     json: Value,
     /// As PromQL writes it; empty for a number.
@@ -58,7 +58,7 @@ struct Series {
     points: Vec<(f64, f64)>,
 }
 
-impl Shown {
+impl QueryView {
     /// Reads the `data` of a response.
     ///
     /// # Errors
@@ -76,11 +76,11 @@ impl Shown {
             }
             "scalar" => {
                 let json = serde_json::json!({ "value": result });
-                vec![Series::of(json).with_context(unreadable)?]
+                vec![ShownSeries::of(json).with_context(unreadable)?]
             }
             _ => {
                 let all = result.as_array().with_context(unreadable)?.iter();
-                all.map(|one| Series::of(one.clone()).with_context(unreadable))
+                all.map(|one| ShownSeries::of(one.clone()).with_context(unreadable))
                     .collect::<Result<_, _>>()?
             }
         };
@@ -98,7 +98,7 @@ impl Shown {
     }
 
     /// The text for people, without the last newline.
-    pub(super) fn text(&self, canvas: Canvas, times: Times) -> String {
+    pub(super) fn text(&self, canvas: Canvas, times: QueryTimes) -> String {
         if let Some((_, text)) = &self.string {
             return printable(text).into_owned();
         }
@@ -108,7 +108,7 @@ impl Shown {
             ([only], Some(since)) => only.plot(canvas, since, times),
             (many, Some(since)) => lines(many, canvas, since, times),
             (many, None) if self.is_range => {
-                many.iter().map(Series::samples).collect::<Vec<_>>().join("\n")
+                many.iter().map(ShownSeries::samples).collect::<Vec<_>>().join("\n")
             }
             (many, None) => table(many),
         };
@@ -122,8 +122,8 @@ impl Shown {
 }
 
 /// A line for each series, and its bounds. The same column is the same time in all of them.
-fn lines(series: &[Series], canvas: Canvas, since: Timestamp, times: Times) -> String {
-    let texts: Vec<String> = series.iter().map(Series::bounds_text).collect();
+fn lines(series: &[ShownSeries], canvas: Canvas, since: Timestamp, times: QueryTimes) -> String {
+    let texts: Vec<String> = series.iter().map(ShownSeries::bounds_text).collect();
     let widest = texts.iter().map(|text| text.chars().count()).max().unwrap_or(0);
     let range = seconds(times.until) - seconds(since);
     #[expect(
@@ -141,7 +141,7 @@ fn lines(series: &[Series], canvas: Canvas, since: Timestamp, times: Times) -> S
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn table(series: &[Series]) -> String {
+fn table(series: &[ShownSeries]) -> String {
     let values: Vec<String> = series.iter().map(|one| one.value_text(one.last())).collect();
     let width = values.iter().map(|text| text.chars().count()).max().unwrap_or(0);
     let lines = values.iter().zip(series).map(|(value, series)| {
@@ -151,7 +151,7 @@ fn table(series: &[Series]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-impl Series {
+impl ShownSeries {
     fn of(json: Value) -> Option<Self> {
         let metric = json["metric"].as_object();
         let label = |name: &str| metric.and_then(|metric| metric.get(name)?.as_str());
@@ -221,7 +221,7 @@ impl Series {
         plot::bounds(self.points.iter().map(|(_, value)| *value)).unwrap_or((0.0, 0.0))
     }
 
-    fn columns(&self, since: Timestamp, times: Times, count: usize) -> Vec<Option<f64>> {
+    fn columns(&self, since: Timestamp, times: QueryTimes, count: usize) -> Vec<Option<f64>> {
         let (start, end) = (seconds(since), seconds(times.until));
         plot::columns(&self.points, (start, end), times.step.as_secs_f64(), count)
     }
@@ -233,7 +233,7 @@ impl Series {
     }
 
     /// Its name, a plot with values at the left, and times below.
-    fn plot(&self, canvas: Canvas, since: Timestamp, times: Times) -> String {
+    fn plot(&self, canvas: Canvas, since: Timestamp, times: QueryTimes) -> String {
         let (least, greatest) = self.bounds();
         let middle = least / 2.0 + greatest / 2.0;
         let labels = [greatest, middle, least].map(|value| self.short_text(value));

@@ -3,16 +3,21 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::Times;
+use super::QueryTimes;
 use super::plot::{bounds, columns, line, lines};
-use super::show::{Canvas, Shown};
+use super::show::{Canvas, QueryView};
 
 const UTF8: Canvas = Canvas { columns: 60, is_utf8: true };
 const ASCII: Canvas = Canvas { columns: 60, is_utf8: false };
 
-fn times(since: Option<i64>, until: i64, step: u64) -> Times {
+fn times(since: Option<i64>, until: i64, step: u64) -> QueryTimes {
     let at = |seconds| Timestamp::from_second(seconds).unwrap();
-    Times { since: since.map(at), until: at(until), is_now: false, step: Duration::from_secs(step) }
+    QueryTimes {
+        since: since.map(at),
+        until: at(until),
+        is_now: false,
+        step: Duration::from_secs(step),
+    }
 }
 
 fn matrix(name: &str, values: &[&str]) -> Value {
@@ -28,12 +33,12 @@ fn one_value_is_a_table_with_units() {
         { "metric": { "__name__": "uma_b" }, "value": [1, "-Inf"] },
         { "metric": {}, "value": [1, "0.1"] },
     ]});
-    let text = Shown::of(&data).unwrap().text(UTF8, times(None, 1, 5));
+    let text = QueryView::of(&data).unwrap().text(UTF8, times(None, 1, 5));
     assert_eq!(text, "1.5 GiB  uma_a_bytes{pool=\"host\"}\n   -Inf  uma_b\n    0.1  {}");
     let data = json!({ "resultType": "scalar", "result": [1, "2"] });
-    assert_eq!(Shown::of(&data).unwrap().text(UTF8, times(None, 1, 5)), "2");
+    assert_eq!(QueryView::of(&data).unwrap().text(UTF8, times(None, 1, 5)), "2");
     let nothing = json!({ "resultType": "vector", "result": [] });
-    let nothing = Shown::of(&nothing).unwrap();
+    let nothing = QueryView::of(&nothing).unwrap();
     assert!(nothing.is_empty() && nothing.text(ASCII, times(None, 1, 5)).starts_with("nothing"));
 }
 
@@ -43,7 +48,7 @@ fn samples_are_printed_with_their_times_and_a_string_as_it_is() {
     let metric = json!({ "__name__": "uma_a_bytes" });
     let result = json!([{ "metric": metric, "values": values }, matrix("uma_b", &["1"])]);
     let data = json!({ "resultType": "matrix", "result": result });
-    let shown = Shown::of(&data).unwrap();
+    let shown = QueryView::of(&data).unwrap();
     assert_eq!(
         shown.text(UTF8, times(None, 1_010, 5)),
         "uma_a_bytes\n  1.5 GiB  1970-01-01T00:16:40.000Z\n      0 B  1970-01-01T00:16:45.250Z\n\
@@ -51,10 +56,10 @@ fn samples_are_printed_with_their_times_and_a_string_as_it_is() {
     );
     let many = vec!["1"; 130];
     let data = json!({ "resultType": "matrix", "result": [matrix("uma_a", &many)] });
-    let text = Shown::of(&data).unwrap().text(UTF8, times(None, 9_000, 5));
+    let text = QueryView::of(&data).unwrap().text(UTF8, times(None, 9_000, 5));
     assert_eq!(text.lines().nth(1), Some("  30 earlier samples (--json has all)"), "{text}");
     assert_eq!(text.lines().count(), 102);
-    let shown = Shown::of(&json!({ "resultType": "string", "result": [1, "a\n"] })).unwrap();
+    let shown = QueryView::of(&json!({ "resultType": "string", "result": [1, "a\n"] })).unwrap();
     assert_eq!(shown.text(UTF8, times(None, 1, 5)), "a\\n");
     assert!(!shown.is_empty());
     assert_eq!(shown.json_lines().collect::<Vec<_>>(), [&json!({ "value": [1, "a\n"] })]);
@@ -65,7 +70,7 @@ fn values_over_time_are_lines() {
     let values = ["0", "1", "2", "3", "4", "5", "6", "7"];
     let result = [matrix("uma_a", &values), matrix("uma_b", &values[..3])];
     let data = json!({ "resultType": "matrix", "result": result });
-    let shown = Shown::of(&data).unwrap();
+    let shown = QueryView::of(&data).unwrap();
     let range = times(Some(1_000), 1_070, 10);
     assert_eq!(
         shown.text(UTF8, range),
@@ -80,7 +85,7 @@ fn values_over_time_are_lines() {
     let result = [matrix("uma_a", &long), matrix("uma_b", &values)];
     let data = json!({ "resultType": "matrix", "result": result });
     let narrow = Canvas { columns: 48, is_utf8: false };
-    let text = Shown::of(&data).unwrap().text(narrow, times(Some(1_000), 1_400, 10));
+    let text = QueryView::of(&data).unwrap().text(narrow, times(Some(1_000), 1_400, 10));
     let lines: Vec<&str> = text.lines().collect();
     let ends = [lines[1].find("  0.25 to "), lines[3].find("  0 to ")];
     assert!(ends[0].is_some() && ends[0] == ends[1], "{text}");
@@ -90,7 +95,7 @@ fn values_over_time_are_lines() {
 fn one_series_over_time_is_plotted_with_its_bounds_and_times() {
     let values = ["0", "10", "20", "30", "40", "30", "20", "10"];
     let data = json!({ "resultType": "matrix", "result": [matrix("uma_a", &values)] });
-    let shown = Shown::of(&data).unwrap();
+    let shown = QueryView::of(&data).unwrap();
     for canvas in [UTF8, ASCII] {
         let text = shown.text(canvas, times(Some(1_000), 1_070, 10));
         let lines: Vec<&str> = text.lines().collect();
@@ -143,6 +148,6 @@ fn other_responses_are_errors() {
         json!({ "resultType": "scalar", "result": [1] }),
         json!({ "resultType": "string", "result": [1, 2] }),
     ] {
-        assert!(Shown::of(&data).is_err(), "{data}");
+        assert!(QueryView::of(&data).is_err(), "{data}");
     }
 }

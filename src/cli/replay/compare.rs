@@ -4,7 +4,7 @@ use crate::model::{DecisionRecord, counted};
 
 /// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum ComparisonSide {
     /// Recorded, or decided by the recorded rules.
     Before,
     /// Decided now.
@@ -12,7 +12,7 @@ pub(super) enum Side {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum ComparedWith {
     Nothing,
     /// With the recording: equal to the last value.
     Recorded,
@@ -22,8 +22,8 @@ enum What {
 
 /// The comparison so far.
 #[derive(Debug)]
-pub(super) struct Comparison {
-    what: What,
+pub(super) struct ReplayComparison {
+    what: ComparedWith,
     steps: u64,
     same: u64,
     differences: u64,
@@ -32,28 +32,28 @@ pub(super) struct Comparison {
     of_log: bool,
 }
 
-impl Comparison {
+impl ReplayComparison {
     pub(super) fn with_recorded() -> Self {
-        Self::of(What::Recorded)
+        Self::of(ComparedWith::Recorded)
     }
 
     pub(super) fn of_rules() -> Self {
-        Self::of(What::Rules)
+        Self::of(ComparedWith::Rules)
     }
 
     pub(super) fn none() -> Self {
-        Self::of(What::Nothing)
+        Self::of(ComparedWith::Nothing)
     }
 
-    fn of(what: What) -> Self {
+    fn of(what: ComparedWith) -> Self {
         Self { what, steps: 0, same: 0, differences: 0, left_out: 0, of_log: false }
     }
 
     /// The source is a log.
     pub(super) fn set_log(&mut self) {
         self.of_log = true;
-        if self.what == What::Recorded {
-            self.what = What::Nothing;
+        if self.what == ComparedWith::Recorded {
+            self.what = ComparedWith::Nothing;
         }
     }
 
@@ -62,8 +62,8 @@ impl Comparison {
         &mut self,
         before: &'d [DecisionRecord],
         now: &'d [DecisionRecord],
-    ) -> Vec<(Side, &'d DecisionRecord)> {
-        if self.what == What::Nothing {
+    ) -> Vec<(ComparisonSide, &'d DecisionRecord)> {
+        if self.what == ComparedWith::Nothing {
             return Vec::new();
         }
         self.steps += 1;
@@ -75,19 +75,19 @@ impl Comparison {
                     left.remove(position);
                     self.same += 1;
                 }
-                None => differences.push((Side::Before, decision)),
+                None => differences.push((ComparisonSide::Before, decision)),
             }
         }
-        differences.extend(left.into_iter().map(|decision| (Side::Now, decision)));
+        differences.extend(left.into_iter().map(|decision| (ComparisonSide::Now, decision)));
         // A changed decision is on both sides, and counts once.
-        let before = differences.iter().filter(|(side, _)| *side == Side::Before).count();
+        let before = differences.iter().filter(|(side, _)| *side == ComparisonSide::Before).count();
         self.differences += before.max(differences.len() - before) as u64;
         differences
     }
 
     /// Recorded decisions without a counterpart to compare.
     pub(super) fn leave_out(&mut self, decisions: usize) {
-        if self.what == What::Recorded {
+        if self.what == ComparedWith::Recorded {
             self.left_out += decisions as u64;
         }
     }
@@ -101,13 +101,13 @@ impl Comparison {
     }
 
     /// The name of a side for people.
-    pub(super) fn name(&self, side: Side) -> &'static str {
+    pub(super) fn name(&self, side: ComparisonSide) -> &'static str {
         match (self.what, side) {
-            (What::Rules, Side::Before) if self.of_log => "shipped rules",
-            (What::Rules, Side::Before) => "recorded rules",
-            (What::Rules, Side::Now) => "given rules",
-            (_, Side::Before) => "recorded",
-            (_, Side::Now) => "replayed",
+            (ComparedWith::Rules, ComparisonSide::Before) if self.of_log => "shipped rules",
+            (ComparedWith::Rules, ComparisonSide::Before) => "recorded rules",
+            (ComparedWith::Rules, ComparisonSide::Now) => "given rules",
+            (_, ComparisonSide::Before) => "recorded",
+            (_, ComparisonSide::Now) => "replayed",
         }
     }
 
@@ -115,12 +115,14 @@ impl Comparison {
     pub(super) fn result(&self) -> String {
         let differences = self.differences;
         let mut text = match self.what {
-            What::Nothing if self.of_log => {
+            ComparedWith::Nothing if self.of_log => {
                 return "A log holds no decisions to compare with, and nothing of what memory did: \
                         rules that ask for that are unknown."
                     .to_owned();
             }
-            What::Nothing => return "Not compared: other rules than the recorded ones.".to_owned(),
+            ComparedWith::Nothing => {
+                return "Not compared: other rules than the recorded ones.".to_owned();
+            }
             _ if self.steps == 0 && self.left_out == 0 => {
                 return "Not compared: no step of it is whole.".to_owned();
             }
@@ -128,16 +130,18 @@ impl Comparison {
                 return "Not compared with the recorded decisions: the process started before."
                     .to_owned();
             }
-            What::Recorded if differences == 0 => match self.same {
+            ComparedWith::Recorded if differences == 0 => match self.same {
                 0 => "No decision was recorded, and none came.".to_owned(),
                 1 => "The one recorded decision came again exactly.".to_owned(),
                 same => format!("All {same} recorded decisions came again exactly."),
             },
-            What::Recorded => format!("{}.", differ(differences, " from what was recorded")),
-            What::Rules if differences == 0 => {
+            ComparedWith::Recorded => {
+                format!("{}.", differ(differences, " from what was recorded"))
+            }
+            ComparedWith::Rules if differences == 0 => {
                 format!("Both rules decide the same: {}.", counted(self.same, "decision"))
             }
-            What::Rules => format!("{}; the same: {}.", differ(differences, ""), self.same),
+            ComparedWith::Rules => format!("{}; the same: {}.", differ(differences, ""), self.same),
         };
         if self.left_out > 0 {
             let left_out = counted(self.left_out, "recorded decision");
@@ -156,7 +160,7 @@ impl Comparison {
         // As JSON, since a NaN does not equal itself.
         let json = |decision: &DecisionRecord| serde_json::to_string(&decision.because).ok();
         let same_reasons = || left.id == right.id && json(left) == json(right);
-        acts_the_same && (self.what == What::Rules || same_reasons())
+        acts_the_same && (self.what == ComparedWith::Rules || same_reasons())
     }
 }
 

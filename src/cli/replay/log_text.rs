@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::Found;
+use super::SourceItem;
 use super::source::Sink;
 use crate::cli::log_input::{LogInput, ReadAs, utc_from};
 use crate::config::guard_rails::default_guard_rails;
@@ -17,7 +17,9 @@ use crate::model::{
     AssessmentLimits, DecisionId, FORGET_RECEIVED_AFTER, KernelRecord, METRICS, Mode, Moment,
     Observation, Reading, Readings, Schema, SeriesKey, Source,
 };
-use crate::recording::{Begin, Entry, RecordedRules, RecordedStep, RuleText, Said};
+use crate::recording::{
+    RecordedRules, RecordedStep, RecordingEntry, RuleText, SegmentBegin, StepResult,
+};
 use kernel_faults::dmesg::Message;
 
 /// The clock starts this long before the first record, so that its counter is seen to increase.
@@ -48,13 +50,13 @@ const RECORDS_A_STEP: usize = 1024;
 
 /// Reads a log.
 pub(super) fn read<R: BufRead>(log: LogInput<R>, name: &str, sink: Sink<'_>) -> anyhow::Result<()> {
-    sink(Found::Log)?;
+    sink(SourceItem::Log)?;
     let mut player = LogPlayer::new(sink);
     let read_as = log.read("umawarden replay", &mut |message| player.message(message))?;
     player.finish()?;
     match read_as {
         ReadAs::Text => Ok(()),
-        ReadAs::Bytes => sink(Found::Bytes(name.to_owned())),
+        ReadAs::Bytes => sink(SourceItem::Bytes(name.to_owned())),
     }
 }
 
@@ -92,16 +94,16 @@ impl<'s> LogPlayer<'s> {
             self.quiet_down()?;
             self.at = None;
             let text = "the log's clock goes back: another boot, begun anew".to_owned();
-            (self.sink)(Found::Remark(text))?;
+            (self.sink)(SourceItem::Remark(text))?;
         }
         let position = if self.at.is_some() { position.max(self.last_position) } else { position };
         if message.utc.is_none() && !std::mem::replace(&mut self.is_undated, true) {
             let text = "the log has no wall time: the boot is shown as the start of 1970";
-            (self.sink)(Found::Remark(text.to_owned()))?;
+            (self.sink)(SourceItem::Remark(text.to_owned()))?;
         }
         if utc_from(&message).is_some() && !std::mem::replace(&mut self.is_of_local_time, true) {
             let text = "the log's times have no zone: interpreted as those of this machine";
-            (self.sink)(Found::Remark(text.to_owned()))?;
+            (self.sink)(SourceItem::Remark(text.to_owned()))?;
         }
         let utc = message.utc.unwrap_or_else(|| after_epoch(position));
         let now = Moment { uptime: position.saturating_add(LEAD), utc };
@@ -152,8 +154,8 @@ impl<'s> LogPlayer<'s> {
             forget_received_after: FORGET_RECEIVED_AFTER,
             cluster: None,
         };
-        let begin = Begin::of_process("log", at, DecisionId(1), rules);
-        (self.sink)(Found::Entry(Box::new(Entry::Begin(Box::new(begin)))))?;
+        let begin = SegmentBegin::of_process("log", at, DecisionId(1), rules);
+        (self.sink)(SourceItem::Entry(Box::new(RecordingEntry::Begin(Box::new(begin)))))?;
         self.step(at)
     }
 
@@ -177,8 +179,8 @@ impl<'s> LogPlayer<'s> {
     fn step(&mut self, at: Moment) -> anyhow::Result<()> {
         let mut seen = std::mem::take(&mut self.seen);
         seen.extend(self.unknown.iter().cloned().map(Observation::Readings));
-        let step = RecordedStep { at, seen, said: Said::default() };
-        (self.sink)(Found::Entry(Box::new(Entry::Step(step))))
+        let step = RecordedStep { at, seen, said: StepResult::default() };
+        (self.sink)(SourceItem::Entry(Box::new(RecordingEntry::Step(step))))
     }
 }
 

@@ -6,33 +6,33 @@ use std::io::{self, Write};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::compare::{Comparison, Side};
+use super::compare::{ComparisonSide, ReplayComparison};
 use crate::cli::history::{
     aim_text, alert_text, decision_text, event_text, outcome_text, value_text,
 };
-use crate::cli::json_time::{Object, OutcomeObject};
+use crate::cli::json_time::{OutcomeObject, TimedObject};
 use crate::cli::style::fitted;
 use crate::model::{AimCheck, DecisionRecord, Event, Moment, Observation, counted};
-use crate::recording::Entry;
-use crate::replayer::{Replayer, Stepped};
+use crate::recording::RecordingEntry;
+use crate::replayer::{Replayer, StepOutcome};
 
 /// Printed after every replay.
 const LIMIT: &str = "The recorded world does not react: whatever is decided here, what follows is \
                      what happened then.";
 
 /// Writes results.
-pub(super) struct Show<W: Write> {
+pub(super) struct ResultWriter<W: Write> {
     out: W,
     json: bool,
     /// Only differences and remarks are printed.
     only_differences: bool,
-    counts: Counts,
+    counts: ReplayCounts,
     first: Option<Moment>,
     last: Option<Moment>,
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Counts {
+struct ReplayCounts {
     steps: u64,
     events: u64,
     alerts: u64,
@@ -49,7 +49,7 @@ struct Remark<'a> {
 struct Summary<'a> {
     kind: &'static str,
     #[serde(flatten)]
-    counts: &'a Counts,
+    counts: &'a ReplayCounts,
     from: Option<Timestamp>,
     to: Option<Timestamp>,
     compared: bool,
@@ -60,9 +60,9 @@ struct Summary<'a> {
     limit: &'static str,
 }
 
-impl<W: Write> Show<W> {
+impl<W: Write> ResultWriter<W> {
     pub(super) fn new(out: W, json: bool, only_differences: bool) -> Self {
-        let counts = Counts::default();
+        let counts = ReplayCounts::default();
         Self { out, json, only_differences, counts, first: None, last: None }
     }
 
@@ -77,12 +77,12 @@ impl<W: Write> Show<W> {
     /// The result of an entry.
     pub(super) fn entry(
         &mut self,
-        entry: &Entry,
+        entry: &RecordingEntry,
         replayer: &Replayer,
-        stepped: &Stepped,
+        stepped: &StepOutcome,
     ) -> anyhow::Result<()> {
         match entry {
-            Entry::Begin(begin) if stepped.is_new => {
+            RecordingEntry::Begin(begin) if stepped.is_new => {
                 let (program, boot) = (&begin.program, &begin.boot_id);
                 let started = begin.started.utc;
                 let how = if replayer.is_whole() {
@@ -97,15 +97,15 @@ impl<W: Write> Show<W> {
                 let text = format!("umawarden {program}, boot {boot}, started {started:.3}: {how}");
                 self.remark(&text)
             }
-            Entry::Begin(_) => Ok(()),
-            Entry::Gap { steps } => self.remark(&match steps {
+            RecordingEntry::Begin(_) => Ok(()),
+            RecordingEntry::Gap { steps } => self.remark(&match steps {
                 0 => "some steps are missing here: decisions are not compared from here".to_owned(),
                 steps => format!(
                     "{} could not be recorded here: decisions are not compared from here",
                     counted(*steps, "step")
                 ),
             }),
-            Entry::Reload { at, .. } => {
+            RecordingEntry::Reload { at, .. } => {
                 self.note(*at)?;
                 for change in &stepped.ended {
                     self.counts.alerts += 1;
@@ -113,7 +113,7 @@ impl<W: Write> Show<W> {
                 }
                 Ok(())
             }
-            Entry::Step(recorded) => self.step(recorded.at, &recorded.seen, stepped),
+            RecordingEntry::Step(recorded) => self.step(recorded.at, &recorded.seen, stepped),
         }
     }
 
@@ -124,7 +124,12 @@ impl<W: Write> Show<W> {
         self.remark(&format!("{:.3}: the rules were replaced", at.utc))
     }
 
-    fn step(&mut self, at: Moment, seen: &[Observation], stepped: &Stepped) -> anyhow::Result<()> {
+    fn step(
+        &mut self,
+        at: Moment,
+        seen: &[Observation],
+        stepped: &StepOutcome,
+    ) -> anyhow::Result<()> {
         self.counts.steps += 1;
         self.first.get_or_insert(at);
         self.last = Some(at);
@@ -158,12 +163,13 @@ impl<W: Write> Show<W> {
     pub(super) fn difference(
         &mut self,
         at: Moment,
-        side: Side,
+        side: ComparisonSide,
         name: &'static str,
         decision: &DecisionRecord,
     ) -> anyhow::Result<()> {
         if self.json {
-            let object = Object::new(at.utc, decision).of_kind("difference").at(at).of_side(name);
+            let object =
+                TimedObject::new(at.utc, decision).of_kind("difference").at(at).of_side(name);
             return self.object(&object);
         }
         let (sign, text) = (side.sign(), decision_text(decision));
@@ -173,7 +179,11 @@ impl<W: Write> Show<W> {
     }
 
     /// Writes the counts of the replay and the result of the comparison.
-    pub(super) fn summary(&mut self, comparison: &Comparison, is_cut: bool) -> anyhow::Result<()> {
+    pub(super) fn summary(
+        &mut self,
+        comparison: &ReplayComparison,
+        is_cut: bool,
+    ) -> anyhow::Result<()> {
         let result = comparison.result();
         let (from, to) = (self.first.map(|at| at.utc), self.last.map(|at| at.utc));
         if self.json {
@@ -191,7 +201,7 @@ impl<W: Write> Show<W> {
             serde_json::to_writer(&mut self.out, &summary).map_err(io::Error::from)?;
             return Ok(writeln!(self.out)?);
         }
-        let Counts { steps, events, alerts, decisions } = self.counts;
+        let ReplayCounts { steps, events, alerts, decisions } = self.counts;
         writeln!(self.out)?;
         let mut text = counted(steps, "step");
         if let (Some(from), Some(to)) = (from, to) {
@@ -232,7 +242,7 @@ impl<W: Write> Show<W> {
             return Ok(());
         }
         if self.json {
-            return self.object(&Object::new(at.utc, entry).of_kind(kind).at(at));
+            return self.object(&TimedObject::new(at.utc, entry).of_kind(kind).at(at));
         }
         self.text(at.utc, kind, &text())
     }
@@ -244,7 +254,7 @@ impl<W: Write> Show<W> {
         }
         let time = event.utc.unwrap_or(at.utc);
         if self.json {
-            return self.object(&Object::new(time, event));
+            return self.object(&TimedObject::new(time, event));
         }
         self.text(time, event.kind.kind(), &event_text(&event.kind))
     }

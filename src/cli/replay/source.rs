@@ -7,21 +7,21 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 
-use super::{Found, log_text};
+use super::{SourceItem, log_text};
 use crate::cli::log_input::{LogInput, STANDARD_INPUT, open_log, written};
-use crate::cli::progress::{Progress, Watched};
+use crate::cli::progress::{Progress, ProgressReader};
 use crate::cli::storage::forbidden;
 use crate::files::open_regular;
 use crate::recording::{MAGIC, OpenError, SegmentReader, segment_files};
 
 /// Takes the entries in their order.
-pub(super) type Sink<'s> = &'s mut dyn FnMut(Found) -> anyhow::Result<()>;
+pub(super) type Sink<'s> = &'s mut dyn FnMut(SourceItem) -> anyhow::Result<()>;
 
 /// Reads a file of any kind.
 pub(super) fn read(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
     if path.as_os_str() == "-" {
         let mut progress = Progress::bytes("replay", None);
-        let watched = Watched::new(io::stdin(), &mut progress);
+        let watched = ProgressReader::new(io::stdin(), &mut progress);
         return read_stream(BufReader::new(watched), STANDARD_INPUT, None, sink);
     }
     let name = path.display().to_string();
@@ -32,7 +32,7 @@ pub(super) fn read(path: &Path, sink: Sink<'_>) -> anyhow::Result<()> {
     }
     let file = open_log(path).with_context(cannot_read)?;
     let mut progress = Progress::bytes("replay", size(path));
-    let watched = Watched::new(file, &mut progress);
+    let watched = ProgressReader::new(file, &mut progress);
     read_stream(BufReader::new(watched), &name, written(path), sink)
 }
 
@@ -84,12 +84,12 @@ fn read_segment_of_folder(
     let name = path.display().to_string();
     let file = match open_regular(path) {
         Ok(file) => file,
-        Err(error) => return sink(Found::Cut(format!("{name} cannot be read: {error}"))),
+        Err(error) => return sink(SourceItem::Cut(format!("{name} cannot be read: {error}"))),
     };
-    match SegmentReader::open(BufReader::new(Watched::new(file, progress))) {
+    match SegmentReader::open(BufReader::new(ProgressReader::new(file, progress))) {
         Ok(reader) => read_segment(reader, &name, sink),
         Err(OpenError::NotARecording) => {
-            sink(Found::Cut(format!("{name} is not a recording, or cut off at its start")))
+            sink(SourceItem::Cut(format!("{name} is not a recording, or cut off at its start")))
         }
         Err(error) => Err(anyhow::Error::new(error).context(format!("cannot use {name}"))),
     }
@@ -115,10 +115,10 @@ fn read_segment<R: Read>(
     sink: Sink<'_>,
 ) -> anyhow::Result<()> {
     while let Some(entry) = reader.next_entry().with_context(|| format!("cannot read {name}"))? {
-        sink(Found::Entry(Box::new(entry)))?;
+        sink(SourceItem::Entry(Box::new(entry)))?;
     }
     match reader.torn() {
-        Some(torn) => sink(Found::Cut(format!("{name} is {torn}"))),
+        Some(torn) => sink(SourceItem::Cut(format!("{name} is {torn}"))),
         None => Ok(()),
     }
 }

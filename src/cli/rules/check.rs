@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::super::Exit;
 use super::count;
-use super::now::{Now, RuleLine};
+use super::now::{RuleLine, RulesNow};
 use crate::cli::output;
 use crate::cli::style::fitted_lines;
 use crate::config::flags::{LoadFlags, RunFlags};
@@ -16,20 +16,20 @@ use crate::config::ladder::{BrokenLadder, broken_ladders};
 use crate::config::mistake::{Mistake, SourceText, Style};
 use crate::config::overrides;
 use crate::config::reader::{
-    LoadError, Unreadable, environment, find_rule_files, load_settings, unknown_alerts,
+    LoadError, UnreadablePath, environment, find_rule_files, load_settings, unknown_alerts,
 };
 use crate::config::rules::{Examined, examine, parse_rules_alone, parse_rules_under};
 use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::config::settings::{Environment, RuleSource, Settings};
 use crate::config::shipped::shipped_off;
-use crate::daemon::{Missing, missing};
+use crate::daemon::{MissingAbility, missing};
 use crate::model::{ADD_SHIPPED, ShippedRule, off_names, off_text};
 use crate::policy::rule::{RuleGroup, RuleSet};
 
 /// Arguments of `umawarden rules check`.
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_HELP)]
-pub struct CheckArguments {
+pub struct RulesCheckArguments {
     /// Rule files, folders of *.yaml, or globs [default: those of the configuration, else the
     /// shipped rules].
     ///
@@ -101,14 +101,14 @@ Exit codes: 0 all fine, 1 mistakes or findings, 2 a path cannot be read or holds
 const PARTIAL: &str = "so many rules that not each was compared with each other";
 
 /// Runs the command.
-pub(super) fn execute(arguments: &CheckArguments) -> anyhow::Result<Exit> {
+pub(super) fn execute(arguments: &RulesCheckArguments) -> anyhow::Result<Exit> {
     let mut checked = check(arguments);
     if let (true, Some(rules)) = (arguments.now, &checked.rules) {
         let settings = match checked.settings.take() {
             Some(settings) => settings,
             None => load_settings(&RunFlags::default(), &Environment::default())?,
         };
-        checked.now = Some(Now::observe(&settings, rules)?);
+        checked.now = Some(RulesNow::observe(&settings, rules)?);
     }
     let mut out = output::stdout();
     let style = if !arguments.json && output::colours_wanted(output::is_terminal()) {
@@ -126,16 +126,16 @@ pub(super) fn execute(arguments: &CheckArguments) -> anyhow::Result<Exit> {
 }
 
 /// The result of a check.
-struct Checked {
+struct RulesCheck {
     files: Vec<FileReport>,
     mistakes: Vec<Mistake>,
     /// Rules that are valid and cannot be meant.
     findings: Vec<Mistake>,
     /// Paths that cannot be read.
     remarks: Vec<Mistake>,
-    unreadable: Vec<Unreadable>,
+    unreadable: Vec<UnreadablePath>,
     /// Actions that this process could not do here.
-    missing: Vec<Missing>,
+    missing: Vec<MissingAbility>,
     /// Whether there were too many rules to compare each with each.
     is_partial: bool,
     /// Rules inside the binary that are not loaded.
@@ -145,7 +145,7 @@ struct Checked {
     /// What is checked, where it can be read.
     rules: Option<RuleSet>,
     settings: Option<Settings>,
-    now: Option<Now>,
+    now: Option<RulesNow>,
 }
 
 /// The content of one file.
@@ -161,7 +161,7 @@ struct FileReport {
     remedies: Option<usize>,
 }
 
-impl Checked {
+impl RulesCheck {
     fn exit(&self) -> Exit {
         let fine = !self.files.is_empty() && self.files.iter().all(|file| file.ok);
         match (self.unreadable.is_empty(), fine) {
@@ -172,12 +172,12 @@ impl Checked {
     }
 }
 
-fn check(arguments: &CheckArguments) -> Checked {
+fn check(arguments: &RulesCheckArguments) -> RulesCheck {
     let configured = Configured::read(arguments);
     let mut found = find_rule_files(&configured.rules);
     let texts = found.read();
     let mut unreadable = found.unreadable;
-    unreadable.extend(found.empty.into_iter().map(Unreadable::empty));
+    unreadable.extend(found.empty.into_iter().map(UnreadablePath::empty));
     let is_unreadable = !(unreadable.is_empty() && configured.unreadable.is_empty());
     let mut mistakes = configured.mistakes;
     let mut remarks = Vec::new();
@@ -224,7 +224,7 @@ fn check(arguments: &CheckArguments) -> Checked {
     });
     let files =
         texts.iter().map(|text| FileReport::new(text, !has_mistakes(&text.name), rules.as_ref()));
-    Checked {
+    RulesCheck {
         files: config.chain(files).collect(),
         findings: examined.findings,
         unreadable: configured.unreadable.into_iter().chain(unreadable).collect(),
@@ -251,11 +251,11 @@ struct Configured {
     settings: Option<Settings>,
     rules: RuleSource,
     mistakes: Vec<Mistake>,
-    unreadable: Vec<Unreadable>,
+    unreadable: Vec<UnreadablePath>,
 }
 
 impl Configured {
-    fn read(arguments: &CheckArguments) -> Self {
+    fn read(arguments: &RulesCheckArguments) -> Self {
         // With a configuration, they are its own once it is read.
         let rules = match &arguments.config_file {
             None => RuleSource::given(&arguments.paths),
@@ -310,7 +310,7 @@ impl FileReport {
     }
 }
 
-fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Result<()> {
+fn print_text(checked: &RulesCheck, style: Style, out: &mut impl Write) -> io::Result<()> {
     let (green, red, reset) = match style {
         Style::Plain => ("", "", ""),
         Style::Coloured => ("\x1b[32m", "\x1b[31m", "\x1b[0m"),
@@ -361,7 +361,7 @@ fn print_text(checked: &Checked, style: Style, out: &mut impl Write) -> io::Resu
         writeln!(out, "{}", fitted_lines(&text))?;
     }
     for missing in &checked.missing {
-        let Missing { what, remedy, .. } = missing;
+        let MissingAbility { what, remedy, .. } = missing;
         let text = format!("\non this node: {}: {what}\n  {remedy}", availability(missing));
         writeln!(out, "{}", fitted_lines(&text))?;
     }
@@ -376,14 +376,14 @@ fn names(off: &[ShippedRule]) -> Vec<String> {
     off.iter().map(|rule| rule.id.to_string()).collect()
 }
 
-fn availability(missing: &Missing) -> &'static str {
+fn availability(missing: &MissingAbility) -> &'static str {
     if missing.wanted_now { "not available" } else { "would not be available in enforce mode" }
 }
 
 /// One line of `--json`.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-enum Line<'c> {
+enum CheckLine<'c> {
     File(&'c FileReport),
     Mistake(&'c Mistake),
     Finding(&'c Mistake),
@@ -396,26 +396,26 @@ enum Line<'c> {
     Unreadable { path: String, why: &'c str },
 }
 
-fn print_json(checked: &Checked, out: &mut impl Write) -> io::Result<()> {
-    let files = checked.files.iter().map(Line::File);
-    let mistakes = checked.mistakes.iter().map(Line::Mistake);
-    let findings = checked.findings.iter().map(Line::Finding);
-    let unreadable = checked.unreadable.iter().map(|unreadable| Line::Unreadable {
+fn print_json(checked: &RulesCheck, out: &mut impl Write) -> io::Result<()> {
+    let files = checked.files.iter().map(CheckLine::File);
+    let mistakes = checked.mistakes.iter().map(CheckLine::Mistake);
+    let findings = checked.findings.iter().map(CheckLine::Finding);
+    let unreadable = checked.unreadable.iter().map(|unreadable| CheckLine::Unreadable {
         path: unreadable.path.display().to_string(),
         why: &unreadable.why,
     });
-    let remarks = checked.remarks.iter().map(Line::Remark);
-    let partial = checked.is_partial.then_some(Line::Partial { message: PARTIAL });
-    let missing = checked.missing.iter().map(|missing| Line::Node {
+    let remarks = checked.remarks.iter().map(CheckLine::Remark);
+    let partial = checked.is_partial.then_some(CheckLine::Partial { message: PARTIAL });
+    let missing = checked.missing.iter().map(|missing| CheckLine::Node {
         what: &missing.what,
         remedy: missing.remedy,
         wanted_now: missing.wanted_now,
     });
     let off = off_text(&checked.off)
-        .map(|message| Line::ShippedOff { message, rules: names(&checked.off) });
+        .map(|message| CheckLine::ShippedOff { message, rules: names(&checked.off) });
     let lines = files.chain(mistakes).chain(findings).chain(remarks).chain(missing).chain(partial);
-    let now = checked.now.iter().flat_map(Now::lines).map(Line::Now);
-    let ladders = checked.ladders.iter().map(|ladder| Line::BrokenLadder {
+    let now = checked.now.iter().flat_map(RulesNow::lines).map(CheckLine::Now);
+    let ladders = checked.ladders.iter().map(|ladder| CheckLine::BrokenLadder {
         rule: ladder.rule.to_string(),
         message: ladder.to_string(),
         hint: ladder.remedy(),

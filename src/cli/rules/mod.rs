@@ -23,11 +23,11 @@ pub struct RulesArguments {
 #[derive(Debug, Subcommand)]
 pub enum RulesCommand {
     /// Check rule files, and print mistakes with their position.
-    Check(check::CheckArguments),
+    Check(check::RulesCheckArguments),
     /// Run rule tests, and print where alerts, samples or decisions differ.
     Test(test::TestArguments),
     /// Print the rules that `umawarden run` would use, with their remedies, sources and overrides.
-    Print(print::PrintArguments),
+    Print(print::RulesPrintArguments),
     /// Export alerts as a rule file for Prometheus.
     Export(export::ExportArguments),
     /// Report from the journal how often each rule fired, acted, would have acted, or held.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
 use super::count;
-use crate::cli::control::Client;
+use crate::cli::control::ControlClient;
 use crate::cli::progress::Progress;
 use crate::cli::style::fitted;
 use crate::config::settings::Settings;
@@ -22,7 +22,7 @@ const MOST_ALERTS: usize = 5;
 
 /// What the node is by the rules.
 #[derive(Debug)]
-pub(super) struct Now {
+pub(super) struct RulesNow {
     rules: Vec<RuleLine>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct RuleLine {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     steps: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    alerts: Vec<Alert>,
+    alerts: Vec<ConditionElement>,
     #[serde(skip)]
     is_bytes: bool,
     /// Why it is unknown.
@@ -58,7 +58,7 @@ pub(super) struct RuleLine {
 
 /// What the daemon has of its rules.
 #[derive(Debug, Default, Deserialize)]
-struct OfDaemon {
+struct DaemonRules {
     rules: Vec<RuleOfDaemon>,
 }
 
@@ -81,12 +81,12 @@ struct AlertOfDaemon {
 
 /// One element of a condition.
 #[derive(Debug, Serialize)]
-struct Alert {
+struct ConditionElement {
     labels: Map<String, Json>,
     value: f64,
 }
 
-impl Alert {
+impl ConditionElement {
     fn new(labels: &Labels, value: f64) -> Self {
         let text = |text: &str| Json::String(text.to_owned());
         let labels = labels.iter().map(|(name, value)| (name.to_string(), text(value)));
@@ -94,7 +94,7 @@ impl Alert {
     }
 }
 
-impl Now {
+impl RulesNow {
     /// Observes this node for a few seconds.
     ///
     /// # Errors
@@ -146,8 +146,9 @@ impl Now {
 }
 
 /// What a daemon of this node knows; nothing without one.
-fn of_daemon(settings: &Settings) -> OfDaemon {
-    let reply = Client::new(&settings.web.control_socket).request("GET", "/api/v1/status", None);
+fn of_daemon(settings: &Settings) -> DaemonRules {
+    let reply =
+        ControlClient::new(&settings.web.control_socket).request("GET", "/api/v1/status", None);
     let data = reply.ok().filter(|reply| reply.status == 200).map(|reply| reply.data);
     data.and_then(|data| serde_json::from_value(data).ok()).unwrap_or_default()
 }
@@ -180,11 +181,13 @@ impl RuleLine {
         match condition.value {
             TracedValue::Known(Value::Scalar(value)) => {
                 line.holds = Some(true);
-                line.alerts = vec![Alert::new(&Labels::from([]), value)];
+                line.alerts = vec![ConditionElement::new(&Labels::from([]), value)];
             }
             TracedValue::Known(Value::Vector(samples)) => {
                 line.holds = Some(!samples.is_empty());
-                let alerts = samples.iter().map(|sample| Alert::new(&sample.labels, sample.value));
+                let alerts = samples
+                    .iter()
+                    .map(|sample| ConditionElement::new(&sample.labels, sample.value));
                 line.alerts = alerts.collect();
             }
             TracedValue::Unknown(why) if line.holds.is_none() => line.unknown = why,
@@ -195,7 +198,7 @@ impl RuleLine {
     }
 
     /// Takes what the daemon has of the same rule, if this program could not know it.
-    fn take(&mut self, known: &OfDaemon) {
+    fn take(&mut self, known: &DaemonRules) {
         let is_same = |other: &&RuleOfDaemon| {
             format!("{}/{}", other.group, other.alert) == self.rule && *other.expr == *self.expr
         };
@@ -213,7 +216,10 @@ impl RuleLine {
             .alerts
             .iter()
             .filter_map(|alert| {
-                Some(Alert { labels: alert.labels.clone(), value: alert.value.parse().ok()? })
+                Some(ConditionElement {
+                    labels: alert.labels.clone(),
+                    value: alert.value.parse().ok()?,
+                })
             })
             .collect();
     }
@@ -237,7 +243,7 @@ impl RuleLine {
             steps => format!(", its remedy: {}", steps.join(", ")),
         };
         writeln!(out, "{}", fitted(&format!("  {rule}: true, {when}{acts}")))?;
-        for Alert { labels, value } in alerts.iter().take(MOST_ALERTS) {
+        for ConditionElement { labels, value } in alerts.iter().take(MOST_ALERTS) {
             let value = match self.is_bytes {
                 true => measured_bytes_text(*value),
                 false => value.to_string(),
@@ -275,7 +281,7 @@ mod tests {
         }
     }
 
-    fn daemon(expr: &str, state: &str) -> OfDaemon {
+    fn daemon(expr: &str, state: &str) -> DaemonRules {
         let alert = json!({"labels": {"x": "1"}, "value": "5", "state": state});
         let rule = json!({
             "group": "g", "alert": "Logged", "expr": expr, "state": state,

@@ -12,18 +12,18 @@ use super::super::Exit;
 use crate::cli::explain::resolve;
 use crate::cli::output::{self, errln, outln};
 use crate::config::flags::LoadFlags;
-use crate::config::reader::{Loaded, environment, load};
+use crate::config::reader::{LoadedConfig, environment, load};
 use crate::config::rules::{
     Comments, places, step_settings, write_head, write_rule, written_rails,
 };
-use crate::daemon::{Missing, missing};
+use crate::daemon::{MissingAbility, missing};
 use crate::model::{ADD_SHIPPED, Mode, RuleId, mode_text, off_text};
 use crate::policy::rule::{RemedyStep, Rule, RuleGroup, RuleSet};
 
 /// Arguments of `umawarden rules print`.
 #[derive(Debug, Args)]
 #[command(after_help = PRINT_HELP)]
-pub struct PrintArguments {
+pub struct RulesPrintArguments {
     /// One rule, by its alert or as GROUP/ALERT [default: all].
     #[arg(value_name = "RULE")]
     pub rule: Option<String>,
@@ -52,7 +52,7 @@ Exit codes: 0 printed, 2 there is no such rule, or the configuration or the rule
 ///
 /// # Errors
 /// The configuration or the rules cannot be used, or there is no such rule.
-pub(super) fn execute(arguments: &PrintArguments) -> anyhow::Result<Exit> {
+pub(super) fn execute(arguments: &RulesPrintArguments) -> anyhow::Result<Exit> {
     let mut loaded = load(&arguments.load.clone().into(), &environment())?;
     if let Some(name) = &arguments.rule {
         let ids = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| &rule.id);
@@ -67,7 +67,7 @@ pub(super) fn execute(arguments: &PrintArguments) -> anyhow::Result<Exit> {
         }
     }
     let lacks_anyway = missing(&loaded.settings, &RuleSet::default());
-    let printed = Printed { places: places(&loaded.texts), loaded: &loaded, lacks_anyway };
+    let printed = PrintedRules { places: places(&loaded.texts), loaded: &loaded, lacks_anyway };
     match arguments.json {
         true => printed.json(),
         false => output::print(&printed.text(arguments.rule.is_none())),
@@ -76,14 +76,14 @@ pub(super) fn execute(arguments: &PrintArguments) -> anyhow::Result<Exit> {
 }
 
 /// Rules, and where each is written.
-struct Printed<'l> {
-    loaded: &'l Loaded,
+struct PrintedRules<'l> {
+    loaded: &'l LoadedConfig,
     /// What is missing whatever the rules are.
-    lacks_anyway: Vec<Missing>,
+    lacks_anyway: Vec<MissingAbility>,
     places: BTreeMap<RuleId, (Arc<str>, usize)>,
 }
 
-impl Printed<'_> {
+impl PrintedRules<'_> {
     fn mode(&self, rule: &Rule) -> Mode {
         rule.mode_in_force(self.loaded.settings.mode, &self.loaded.rules.guard_rails.enforced)
     }

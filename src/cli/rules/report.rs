@@ -23,7 +23,7 @@ use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
 use crate::model::{EventKind, Mode, ProgramEvent, RuleId, printable};
 use crate::policy::restarts;
 use crate::policy::rule::RuleSet;
-use tally::Tally;
+use tally::RuleTally;
 
 /// Arguments of `umawarden rules report`.
 #[derive(Debug, Args)]
@@ -72,7 +72,7 @@ pub(super) fn execute(arguments: &ReportArguments) -> anyhow::Result<Exit> {
     may_be_read(&dir)?;
     let reader = JournalReader::open(&dir).map_err(no_journal)?;
     let (rules, mode, origin) = rules(arguments, &dir)?;
-    let mut report = Report::new(arguments.since, Timestamp::now(), &rules, mode, origin);
+    let mut report = RulesReport::new(arguments.since, Timestamp::now(), &rules, mode, origin);
     report.read(&reader)?;
     if reader.may_lack_newest() {
         let remark = "the journal was not closed: its newest entries may be missing";
@@ -106,18 +106,18 @@ fn rules(
 }
 
 /// The report of all rules.
-struct Report {
+struct RulesReport {
     since: Timestamp,
     until: Timestamp,
     /// The time of the first entry, if it is later than `since`.
     begins: Option<Timestamp>,
     origin: &'static str,
-    rules: BTreeMap<RuleId, Tally>,
+    rules: BTreeMap<RuleId, RuleTally>,
     unreadable: u64,
     remarks: Vec<String>,
 }
 
-impl Report {
+impl RulesReport {
     fn new(
         since: Timestamp,
         until: Timestamp,
@@ -126,8 +126,9 @@ impl Report {
         origin: &'static str,
     ) -> Self {
         let all = rules.groups.iter().flat_map(|group| &group.rules);
-        let tallies =
-            all.map(|rule| (rule.id.clone(), Tally::of(rule.mode.or(mode), rule.remedy.is_some())));
+        let tallies = all.map(|rule| {
+            (rule.id.clone(), RuleTally::of(rule.mode.or(mode), rule.remedy.is_some()))
+        });
         Self {
             since,
             until,
@@ -189,13 +190,13 @@ impl Report {
         }
     }
 
-    fn of(&mut self, rule: &RuleId) -> &mut Tally {
+    fn of(&mut self, rule: &RuleId) -> &mut RuleTally {
         self.rules.entry(rule.clone()).or_default()
     }
 
     /// Rules by acts that they would have done, acts, holds and firings; then by name.
-    fn sorted(&self) -> Vec<(&RuleId, &Tally)> {
-        let mut sorted: Vec<(&RuleId, &Tally)> = self.rules.iter().collect();
+    fn sorted(&self) -> Vec<(&RuleId, &RuleTally)> {
+        let mut sorted: Vec<(&RuleId, &RuleTally)> = self.rules.iter().collect();
         sorted.sort_by_key(|(_, tally)| std::cmp::Reverse(tally.rank()));
         sorted
     }
@@ -237,7 +238,7 @@ impl Report {
     }
 
     fn json(&self, out: &mut impl Write) -> io::Result<()> {
-        let head = Head {
+        let head = ReportHead {
             kind: "report",
             since: self.since,
             until: self.until,
@@ -260,7 +261,7 @@ const COUNTS: usize = 61;
 
 /// The first line of `--json`.
 #[derive(Serialize)]
-struct Head<'a> {
+struct ReportHead<'a> {
     kind: &'static str,
     since: Timestamp,
     until: Timestamp,

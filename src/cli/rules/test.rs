@@ -14,11 +14,11 @@ use crate::cli::progress::Progress;
 use crate::cli::text::wrapped;
 use crate::config::measure::written;
 use crate::config::mistake::{Mistake, Mistakes, SourceText, Style};
-use crate::config::reader::{Unreadable, find_as_promtool, is_test_file, read_text};
+use crate::config::reader::{UnreadablePath, find_as_promtool, is_test_file, read_text};
 use crate::config::rules::parse_rules;
 use crate::config::settings::limits::DEFAULT_INTERVAL;
 use crate::model::{HoldReason, without_unprintable};
-use crate::scenario::{Failure, Row, TestFile, TestReport, agree, parse_tests, play};
+use crate::scenario::{ComparisonRow, Failure, TestFile, TestReport, agree, parse_tests, play};
 
 /// Arguments of `umawarden rules test`.
 #[derive(Debug, Args)]
@@ -160,7 +160,7 @@ fn tests_in(path: &Path) -> u64 {
 }
 
 /// The given files, and the test files of a folder by name. An error is a path that cannot be read.
-fn test_files(paths: &[PathBuf]) -> Vec<Result<PathBuf, Unreadable>> {
+fn test_files(paths: &[PathBuf]) -> Vec<Result<PathBuf, UnreadablePath>> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
@@ -171,7 +171,7 @@ fn test_files(paths: &[PathBuf]) -> Vec<Result<PathBuf, Unreadable>> {
         let mut found = match entries {
             Ok(entries) => entries.into_iter().map(|entry| entry.path()).collect(),
             Err(error) => {
-                files.push(Err(Unreadable { path: path.clone(), why: error.to_string() }));
+                files.push(Err(UnreadablePath { path: path.clone(), why: error.to_string() }));
                 continue;
             }
         };
@@ -179,7 +179,7 @@ fn test_files(paths: &[PathBuf]) -> Vec<Result<PathBuf, Unreadable>> {
         found.sort();
         if found.is_empty() {
             let why = "it holds no *_test.yaml".to_owned();
-            files.push(Err(Unreadable { path: path.clone(), why }));
+            files.push(Err(UnreadablePath { path: path.clone(), why }));
         }
         files.extend(found.into_iter().map(Ok));
     }
@@ -193,11 +193,11 @@ struct Tested {
     remarks: Vec<Mistake>,
     /// Why it cannot be used.
     mistakes: Vec<Mistake>,
-    unreadable: Vec<Unreadable>,
+    unreadable: Vec<UnreadablePath>,
 }
 
 impl Tested {
-    fn unreadable(why: Unreadable) -> Self {
+    fn unreadable(why: UnreadablePath) -> Self {
         Self {
             source: None,
             reports: Vec::new(),
@@ -372,23 +372,23 @@ impl Tested {
         if self.source.is_some() {
             let (tests, failed) = (self.reports.len(), self.failed());
             let ok = self.exit() == Exit::Fine;
-            lines.push(Line::File { file: self.name(), ok, tests, failed });
+            lines.push(TestLine::File { file: self.name(), ok, tests, failed });
         }
-        lines.extend(self.unreadable.iter().map(|unreadable| Line::Unreadable {
+        lines.extend(self.unreadable.iter().map(|unreadable| TestLine::Unreadable {
             path: unreadable.path.display().to_string(),
             why: &unreadable.why,
         }));
-        lines.extend(self.mistakes.iter().map(Line::Mistake));
-        lines.extend(self.remarks.iter().map(Line::Remark));
+        lines.extend(self.mistakes.iter().map(TestLine::Mistake));
+        lines.extend(self.remarks.iter().map(TestLine::Remark));
         for report in &self.reports {
-            lines.push(Line::Test {
+            lines.push(TestLine::Test {
                 file: self.name(),
                 test: &report.name,
                 line: self.line(report.span.start),
                 ok: report.failures.is_empty(),
                 checks: report.checks,
             });
-            lines.extend(report.failures.iter().map(|failure| Line::Failure {
+            lines.extend(report.failures.iter().map(|failure| TestLine::Failure {
                 file: self.name(),
                 test: &report.name,
                 line: self.line(failure.span.start),
@@ -408,12 +408,12 @@ impl Tested {
     }
 }
 
-fn cells(rows: &[Row]) -> Vec<&[String]> {
+fn cells(rows: &[ComparisonRow]) -> Vec<&[String]> {
     rows.iter().map(|row| row.cells.as_slice()).collect()
 }
 
 /// The width of each column, in characters.
-fn widths<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<usize> {
+fn widths<'r>(rows: impl Iterator<Item = &'r ComparisonRow>) -> Vec<usize> {
     let mut widths = Vec::new();
     for row in rows {
         for (column, cell) in row.cells.iter().enumerate() {
@@ -429,7 +429,7 @@ fn widths<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<usize> {
 /// Rows in columns. Rows without a counterpart are marked.
 fn print_rows(
     title: &str,
-    rows: &[Row],
+    rows: &[ComparisonRow],
     widths: &[usize],
     paint: &Paint,
     out: &mut impl Write,
@@ -479,7 +479,7 @@ impl Paint {
 /// One line of `--json`.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-enum Line<'t> {
+enum TestLine<'t> {
     File {
         file: &'t str,
         ok: bool,

@@ -14,22 +14,22 @@ const EVERY: Duration = Duration::from_secs(1);
 const MEMORY_EVERY: Duration = Duration::from_secs(10);
 
 /// What a node has answered.
-pub(super) enum News {
+pub(super) enum FeedUpdate {
     Picture(Result<Box<Picture>, String>),
     Memory(Option<MemoryHistory>),
 }
 
 /// One node, with its latest picture.
-pub(super) struct Watched {
+pub(super) struct WatchedNode {
     pub(super) name: String,
     pub(super) picture: Option<Box<Picture>>,
     pub(super) memory: Option<MemoryHistory>,
     /// Since when it does not answer, and why.
     pub(super) away: Option<(Instant, String)>,
-    news: Receiver<News>,
+    news: Receiver<FeedUpdate>,
 }
 
-impl Watched {
+impl WatchedNode {
     /// Starts to query a node.
     ///
     /// # Errors
@@ -58,34 +58,34 @@ impl Watched {
         }
     }
 
-    fn read(&mut self, news: News) {
+    fn read(&mut self, news: FeedUpdate) {
         match news {
-            News::Picture(Ok(picture)) => {
+            FeedUpdate::Picture(Ok(picture)) => {
                 self.picture = Some(picture);
                 self.away = None;
             }
-            News::Picture(Err(why)) => {
+            FeedUpdate::Picture(Err(why)) => {
                 let since = self.away.take().map_or_else(Instant::now, |(since, _)| since);
                 self.away = Some((since, why));
             }
-            News::Memory(memory) => self.memory = memory,
+            FeedUpdate::Memory(memory) => self.memory = memory,
         }
     }
 }
 
 /// Until nobody wants the answers.
-fn query(mut source: NodeSource, to: &SyncSender<News>) {
+fn query(mut source: NodeSource, to: &SyncSender<FeedUpdate>) {
     let mut memory_due = Instant::now();
     loop {
         let began = Instant::now();
         let picture = source.picture();
         let is_there = picture.is_ok();
-        if to.send(News::Picture(picture.map(Box::new))).is_err() {
+        if to.send(FeedUpdate::Picture(picture.map(Box::new))).is_err() {
             return;
         }
         if is_there && began >= memory_due {
             memory_due = began + MEMORY_EVERY;
-            if to.send(News::Memory(source.memory())).is_err() {
+            if to.send(FeedUpdate::Memory(source.memory())).is_err() {
                 return;
             }
         }

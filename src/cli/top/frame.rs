@@ -7,9 +7,9 @@ use super::memory;
 use crate::cli::progress::{bar_of, share};
 use crate::cli::style::{Screen, Tone};
 use crate::model::{
-    ApprovalPicture, EnginePhase, EnginePicture, Happened, HappenedLevel, MemoryHistory,
-    NodePicture, NodeState, Picture, SilencePicture, Waiting, WellLevel, bytes_text, duration_text,
-    printable, seconds_text,
+    ApprovalPicture, EnginePhase, EnginePicture, MemoryHistory, NodeHealthLevel, NodePicture,
+    NodeState, Picture, RecentEvent, RecentEventLevel, SilencePicture, WaitingStart, bytes_text,
+    duration_text, printable, seconds_text,
 };
 
 /// Lines of reasons why a node is not well, where the height is limited.
@@ -35,7 +35,7 @@ const BAR: usize = 10;
 const MOST_HAPPENED: usize = 8;
 
 /// What is shown.
-pub(in crate::cli) struct View<'v> {
+pub(in crate::cli) struct FrameView<'v> {
     pub(in crate::cli) picture: &'v Picture,
     /// The past hour of memory, if known.
     pub(in crate::cli) memory: Option<&'v MemoryHistory>,
@@ -45,7 +45,7 @@ pub(in crate::cli) struct View<'v> {
     pub(in crate::cli) which: Option<String>,
 }
 
-impl<'v> View<'v> {
+impl<'v> FrameView<'v> {
     /// The picture alone.
     pub(in crate::cli) fn of(picture: &'v Picture) -> Self {
         Self { picture, memory: None, away: None, which: None }
@@ -54,7 +54,7 @@ impl<'v> View<'v> {
 
 /// How large it may be.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct Frame {
+pub(in crate::cli) struct FrameSize {
     pub(in crate::cli) width: usize,
     /// `None`: as many lines as there are, each whole, as in a pipe.
     pub(in crate::cli) height: Option<usize>,
@@ -65,16 +65,16 @@ pub(in crate::cli) struct Frame {
 
 /// A part of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Piece {
+pub(in crate::cli) struct StyledText {
     pub(in crate::cli) tone: Tone,
     pub(in crate::cli) text: String,
 }
 
 /// A line of pieces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::cli) struct Line(pub(in crate::cli) Vec<Piece>);
+pub(in crate::cli) struct FrameLine(pub(in crate::cli) Vec<StyledText>);
 
-impl Line {
+impl FrameLine {
     /// A line with one piece.
     pub(super) fn of(tone: Tone, text: &str) -> Self {
         Self::default().with(tone, text)
@@ -82,7 +82,7 @@ impl Line {
 
     /// The same with another piece, in which what is not printable is escaped.
     pub(super) fn with(mut self, tone: Tone, text: &str) -> Self {
-        self.0.push(Piece { tone, text: printable(text).into_owned() });
+        self.0.push(StyledText { tone, text: printable(text).into_owned() });
         self
     }
 
@@ -103,13 +103,13 @@ impl Line {
                 let wide = letter.width().unwrap_or(0);
                 if wide > left {
                     text.push(mark);
-                    cut.push(Piece { tone: piece.tone, text });
+                    cut.push(StyledText { tone: piece.tone, text });
                     return Self(cut);
                 }
                 left -= wide;
                 text.push(letter);
             }
-            cut.push(Piece { tone: piece.tone, text });
+            cut.push(StyledText { tone: piece.tone, text });
         }
         Self(cut)
     }
@@ -123,7 +123,7 @@ impl Line {
 /// A list with a title.
 struct Section {
     title: &'static str,
-    lines: Vec<Line>,
+    lines: Vec<FrameLine>,
     /// What an empty one says; without it, it is left out.
     none: Option<&'static str>,
 }
@@ -136,14 +136,14 @@ impl Section {
 
 /// The lines of a picture. If its height is limited: none wider than the frame, and not more than
 /// it is high.
-pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
+pub(in crate::cli) fn lines(view: &FrameView<'_>, frame: FrameSize) -> Vec<FrameLine> {
     let mut all = vec![title(view, frame.width), machine(view.picture)];
     if let Some(why) = &view.away {
-        all.push(Line::of(Tone::Bad, &format!("not of now: {why}")));
+        all.push(FrameLine::of(Tone::Bad, &format!("not of now: {why}")));
     }
     all.extend(reasons(view.picture, frame));
     let notes = &view.picture.well.notes;
-    all.extend(notes.iter().map(|note| Line::of(Tone::Faint, &format!("  {note}"))));
+    all.extend(notes.iter().map(|note| FrameLine::of(Tone::Faint, &format!("  {note}"))));
     let approvals = view.picture.approvals.iter();
     let asked = approvals.map(|one| approval(one, view.picture.at)).collect();
     let most = frame.height.map(|_| MOST_ASKED + 1);
@@ -161,8 +161,8 @@ pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
         all.truncate(height);
     }
     let mark = if frame.is_utf8 { '…' } else { '>' };
-    let shown = |line: Line| if frame.is_utf8 { line } else { ascii(line) };
-    let cut = |line: Line| match frame.height {
+    let shown = |line: FrameLine| if frame.is_utf8 { line } else { ascii(line) };
+    let cut = |line: FrameLine| match frame.height {
         Some(_) => line.cut(frame.width, mark),
         None => line,
     };
@@ -170,7 +170,7 @@ pub(in crate::cli) fn lines(view: &View<'_>, frame: Frame) -> Vec<Line> {
 }
 
 /// The lists below memory.
-fn sections(picture: &Picture, frame: Frame) -> Vec<Section> {
+fn sections(picture: &Picture, frame: FrameSize) -> Vec<Section> {
     let Picture { engines, waiting, silences, nodes, happened, .. } = picture;
     let (now, available) = (picture.at, picture.memory.available_bytes);
     let section = |title, lines, none| Section { title, lines, none };
@@ -202,14 +202,14 @@ fn plot_lines(height: Option<usize>, taken: usize, sections: &[Section]) -> Opti
 }
 
 /// Signs that this program itself writes, in ASCII. Names stay as they are.
-fn ascii(mut line: Line) -> Line {
+fn ascii(mut line: FrameLine) -> FrameLine {
     for piece in &mut line.0 {
         piece.text = piece.text.replace('→', "->").replace('×', "x");
     }
     line
 }
 
-fn title(view: &View<'_>, width: usize) -> Line {
+fn title(view: &FrameView<'_>, width: usize) -> FrameLine {
     let Picture { node, version, mode_text, uptime_seconds, well, at, .. } = view.picture;
     let (tone, word) = level_word(well.level);
     let up = std::time::Duration::try_from_secs_f64(uptime_seconds.round()).unwrap_or_default();
@@ -218,7 +218,7 @@ fn title(view: &View<'_>, width: usize) -> Line {
         Some(_) => (Tone::Warn, format!("unknown, was {word}")),
         None => (tone, word.to_owned()),
     };
-    let line = Line::of(Tone::Strong, node).with(Tone::Plain, ": ").with(tone, &word);
+    let line = FrameLine::of(Tone::Strong, node).with(Tone::Plain, ": ").with(tone, &word);
     let line = line.with(Tone::Plain, &format!(", mode {mode_text}, up {}", rough(up)));
     let which = view.which.as_ref().map(|which| format!("{which}  ")).unwrap_or_default();
     let right = format!("{which}{}  {version}", at.strftime("%H:%M:%SZ"));
@@ -227,12 +227,12 @@ fn title(view: &View<'_>, width: usize) -> Line {
 }
 
 /// Whether a node is well.
-fn level_word(level: WellLevel) -> (Tone, &'static str) {
+fn level_word(level: NodeHealthLevel) -> (Tone, &'static str) {
     match level {
-        WellLevel::Well => (Tone::Good, "well"),
-        WellLevel::Unknown => (Tone::Warn, "unknown"),
-        WellLevel::Warning => (Tone::Warn, "warning"),
-        WellLevel::Critical => (Tone::Bad, "CRITICAL"),
+        NodeHealthLevel::Well => (Tone::Good, "well"),
+        NodeHealthLevel::Unknown => (Tone::Warn, "unknown"),
+        NodeHealthLevel::Warning => (Tone::Warn, "warning"),
+        NodeHealthLevel::Critical => (Tone::Bad, "CRITICAL"),
     }
 }
 
@@ -246,29 +246,29 @@ fn rough(time: std::time::Duration) -> String {
     duration_text(std::time::Duration::from_secs(time.as_secs() / step * step))
 }
 
-fn machine(picture: &Picture) -> Line {
+fn machine(picture: &Picture) -> FrameLine {
     let machine = &picture.machine;
     let model = machine.model.as_deref().unwrap_or("machine unknown");
     let gpu = machine.gpu.as_deref().map_or("no GPU known".to_owned(), |gpu| format!("GPU {gpu}"));
     let memory = machine
         .memory_bytes
         .map_or("memory unknown".to_owned(), |bytes| format!("{} of memory", bytes_text(bytes)));
-    Line::of(Tone::Faint, &format!("{model}, {memory}, {gpu}"))
+    FrameLine::of(Tone::Faint, &format!("{model}, {memory}, {gpu}"))
 }
 
-fn reasons(picture: &Picture, frame: Frame) -> Vec<Line> {
-    let tone = if picture.well.level == WellLevel::Critical { Tone::Bad } else { Tone::Warn };
+fn reasons(picture: &Picture, frame: FrameSize) -> Vec<FrameLine> {
+    let tone = if picture.well.level == NodeHealthLevel::Critical { Tone::Bad } else { Tone::Warn };
     let all = &picture.well.reasons;
     let most = frame.height.map_or(usize::MAX, |_| MOST_REASONS);
-    let mut lines: Vec<Line> =
-        all.iter().take(most).map(|why| Line::of(tone, &format!("  {why}"))).collect();
+    let mut lines: Vec<FrameLine> =
+        all.iter().take(most).map(|why| FrameLine::of(tone, &format!("  {why}"))).collect();
     if let Some(more) = all.len().checked_sub(most).filter(|more| *more > 0) {
-        lines.push(Line::of(tone, &format!("  and {more} more")));
+        lines.push(FrameLine::of(tone, &format!("  and {more} more")));
     }
     lines
 }
 
-fn engine(engine: &EnginePicture) -> Line {
+fn engine(engine: &EnginePicture) -> FrameLine {
     let EnginePicture { name, phase, memory_bytes, progress, seconds_left, .. } = engine;
     let tone = match phase {
         EnginePhase::Starting | EnginePhase::Loading => Tone::Number(0),
@@ -277,7 +277,7 @@ fn engine(engine: &EnginePicture) -> Line {
         EnginePhase::Gone => Tone::Faint,
     };
     let memory = memory_bytes.map_or("?".to_owned(), bytes_text);
-    let line = Line::of(Tone::Plain, &format!("  {name:<20} "));
+    let line = FrameLine::of(Tone::Plain, &format!("  {name:<20} "));
     let line = line.with(tone, &format!("{:<9}", phase.name()));
     let mut line = line.with(Tone::Plain, &format!("{memory:>10}"));
     if let Some(progress) = progress {
@@ -306,7 +306,7 @@ fn left(seconds: Option<f64>) -> String {
     left.map_or_else(String::new, |left| format!(", about {} left", seconds_text(left)))
 }
 
-fn approval(approval: &ApprovalPicture, now: Timestamp) -> Line {
+fn approval(approval: &ApprovalPicture, now: Timestamp) -> FrameLine {
     let ApprovalPicture { decision, rule, what, why, lapses, goes_ahead, answer } = approval;
     // What a person can do comes first: the end of a line may be cut off.
     let (first, then) = match (answer, goes_ahead) {
@@ -320,14 +320,14 @@ fn approval(approval: &ApprovalPicture, now: Timestamp) -> Line {
             (format!("  umawarden approve {decision}"), format!("lapses in {lapses}"))
         }
     };
-    Line::of(Tone::Warn, &first)
+    FrameLine::of(Tone::Warn, &first)
         .with(Tone::Plain, &format!("  {then}: {what}"))
         .with(Tone::Faint, &format!("; {rule}: {why}"))
 }
 
-fn waits(waiting: &Waiting, now: Timestamp, available: Option<u64>) -> Line {
-    let Waiting { who, needs_bytes, behind, since, kind, reason, seconds_left } = waiting;
-    let mut line = Line::of(Tone::Plain, &format!("  {who:<20} {:<8}", kind.name()));
+fn waits(waiting: &WaitingStart, now: Timestamp, available: Option<u64>) -> FrameLine {
+    let WaitingStart { who, needs_bytes, behind, since, kind, reason, seconds_left } = waiting;
+    let mut line = FrameLine::of(Tone::Plain, &format!("  {who:<20} {:<8}", kind.name()));
     if let Some(needs) = needs_bytes {
         line = line.with(Tone::Plain, &format!(" needs {:>9}", bytes_text(*needs)));
         if let Some(available) = available {
@@ -342,16 +342,16 @@ fn waits(waiting: &Waiting, now: Timestamp, available: Option<u64>) -> Line {
     if reason.is_empty() { line } else { line.with(Tone::Faint, &format!(": {reason}")) }
 }
 
-fn silence(silence: &SilencePicture, now: Timestamp) -> Line {
+fn silence(silence: &SilencePicture, now: Timestamp) -> FrameLine {
     let SilencePicture { id, rules, by, why, .. } = silence;
     let ends = until(now, silence.until);
-    let line = Line::of(Tone::Plain, &format!("  {rules:<20} #{id} ends in {ends}, by {by}"));
+    let line = FrameLine::of(Tone::Plain, &format!("  {rules:<20} #{id} ends in {ends}, by {by}"));
     if why.is_empty() { line } else { line.with(Tone::Faint, &format!(": {why}")) }
 }
 
-fn node(node: &NodePicture) -> Line {
+fn node(node: &NodePicture) -> FrameLine {
     let NodePicture { name, state, weakest, available_bytes, total_bytes, note, level, .. } = node;
-    let mut line = Line::of(Tone::Plain, &format!("  {name:<20} "));
+    let mut line = FrameLine::of(Tone::Plain, &format!("  {name:<20} "));
     if let Some(level) = level {
         let (tone, word) = level_word(*level);
         line = line.with(tone, &format!("{word:<8} "));
@@ -376,15 +376,15 @@ fn node(node: &NodePicture) -> Line {
     }
 }
 
-fn entry(happened: &Happened, now: Timestamp) -> Line {
-    let Happened { at, kind, level, text, times, .. } = happened;
+fn entry(happened: &RecentEvent, now: Timestamp) -> FrameLine {
+    let RecentEvent { at, kind, level, text, times, .. } = happened;
     let tone = match level {
-        HappenedLevel::Info => Tone::Plain,
-        HappenedLevel::Warning => Tone::Warn,
-        HappenedLevel::Critical => Tone::Bad,
+        RecentEventLevel::Info => Tone::Plain,
+        RecentEventLevel::Warning => Tone::Warn,
+        RecentEventLevel::Critical => Tone::Bad,
     };
     let times = if *times > 1 { format!("{times} times: ") } else { String::new() };
-    Line::of(Tone::Faint, &format!("  {:>4} ago  {:<8}  ", ago(now, *at), kind.name()))
+    FrameLine::of(Tone::Faint, &format!("  {:>4} ago  {:<8}  ", ago(now, *at), kind.name()))
         .with(tone, &format!("{times}{text}"))
 }
 
@@ -404,7 +404,7 @@ fn until(now: Timestamp, then: Timestamp) -> String {
 
 /// All sections that have something to show, in so many lines. Each gets a share; what is left over
 /// goes to the first that have more.
-fn fitted(sections: Vec<Section>, height: Option<usize>) -> Vec<Line> {
+fn fitted(sections: Vec<Section>, height: Option<usize>) -> Vec<FrameLine> {
     let sections: Vec<Section> = sections.into_iter().filter(Section::is_shown).collect();
     let mut quotas = vec![0; sections.len()];
     let mut left = height.map_or(usize::MAX, |height| height.saturating_sub(sections.len()));
@@ -431,7 +431,7 @@ fn fitted(sections: Vec<Section>, height: Option<usize>) -> Vec<Line> {
             _ if is_cut => format!(" (the first {quota} of {count})"),
             _ => String::new(),
         };
-        all.push(Line::of(Tone::Strong, section.title).with(Tone::Faint, &hidden));
+        all.push(FrameLine::of(Tone::Strong, section.title).with(Tone::Faint, &hidden));
         all.extend(section.lines.into_iter().take(quota));
     }
     all

@@ -1,6 +1,6 @@
 //! Where memory is, as a bar and a list, and where it was, as a plot.
 
-use super::frame::{Frame, Line};
+use super::frame::{FrameLine, FrameSize};
 use crate::cli::progress::share;
 use crate::cli::style::Tone;
 use crate::model::{MemoryHistory, MemoryPart, MemoryPicture, PartKind, bytes_text};
@@ -43,7 +43,7 @@ fn signs<'p>(
 }
 
 /// The bar, its parts, and what is available.
-pub(super) fn lines(memory: &MemoryPicture, frame: Frame) -> Vec<Line> {
+pub(super) fn lines(memory: &MemoryPicture, frame: FrameSize) -> Vec<FrameLine> {
     let mut all = Vec::new();
     if let Some(total) = memory.total_bytes.filter(|total| *total > 0 && !memory.parts.is_empty()) {
         all.push(bar(memory, total, frame));
@@ -56,14 +56,14 @@ pub(super) fn lines(memory: &MemoryPicture, frame: Frame) -> Vec<Line> {
         known(memory.total_bytes),
         known(memory.reserve_bytes)
     );
-    all.push(Line::of(Tone::Strong, "memory").with(Tone::Plain, &format!(": {text}")));
+    all.push(FrameLine::of(Tone::Strong, "memory").with(Tone::Plain, &format!(": {text}")));
     all.rotate_right(1);
-    all.extend(memory.remarks.iter().map(|text| Line::of(Tone::Faint, &format!("  {text}"))));
+    all.extend(memory.remarks.iter().map(|text| FrameLine::of(Tone::Faint, &format!("  {text}"))));
     all
 }
 
 /// All of memory in one line. A `|` marks where less than the kernel's reserve is left.
-fn bar(memory: &MemoryPicture, total: u64, frame: Frame) -> Line {
+fn bar(memory: &MemoryPicture, total: u64, frame: FrameSize) -> FrameLine {
     let width = frame.width.saturating_sub(2).max(1);
     let mut cells = vec![(' ', Tone::Faint); width];
     let mut taken = 0_u64;
@@ -80,11 +80,11 @@ fn bar(memory: &MemoryPicture, total: u64, frame: Frame) -> Line {
         let at = cell(total.saturating_sub(reserve), total, width).min(width - 1);
         cells.iter_mut().skip(at).take(1).for_each(|cell| *cell = ('|', Tone::Strong));
     }
-    joined(Line::of(Tone::Plain, "["), &cells).with(Tone::Plain, "]")
+    joined(FrameLine::of(Tone::Plain, "["), &cells).with(Tone::Plain, "]")
 }
 
 /// The line with these cells, those of one colour in one piece.
-fn joined(line: Line, cells: &[(char, Tone)]) -> Line {
+fn joined(line: FrameLine, cells: &[(char, Tone)]) -> FrameLine {
     cells.chunk_by(|one, other| one.1 == other.1).fold(line, |line, same| {
         let text: String = same.iter().map(|(sign, _)| sign).collect();
         line.with(same[0].1, &text)
@@ -106,7 +106,7 @@ fn cell(bytes: u64, total: u64, cells: usize) -> usize {
 }
 
 /// The parts side by side.
-fn parts(memory: &MemoryPicture, frame: Frame) -> Vec<Line> {
+fn parts(memory: &MemoryPicture, frame: FrameSize) -> Vec<FrameLine> {
     let kinds = memory.parts.iter().map(|part| (part.kind, &part.state));
     let shown: Vec<_> = memory
         .parts
@@ -118,7 +118,7 @@ fn parts(memory: &MemoryPicture, frame: Frame) -> Vec<Line> {
     shown
         .chunks(in_line)
         .map(|chunk| {
-            chunk.iter().fold(Line::default(), |line, (part, (sign, tone))| {
+            chunk.iter().fold(FrameLine::default(), |line, (part, (sign, tone))| {
                 let name: String = short_name(part).chars().take(NAME).collect();
                 let text = format!(" {name:<NAME$} {:>10}  ", bytes_text(part.bytes));
                 line.with(*tone, &format!("{sign}")).with(Tone::Plain, &text)
@@ -143,8 +143,8 @@ fn short_name(part: &MemoryPart) -> String {
 pub(super) fn plot(
     past: &MemoryHistory,
     total: Option<u64>,
-    (frame, height): (Frame, usize),
-) -> Vec<Line> {
+    (frame, height): (FrameSize, usize),
+) -> Vec<FrameLine> {
     let points = past.at.len();
     let Some(total) = total.filter(|total| *total > 0 && points > 1) else { return Vec::new() };
     let columns = frame.width.saturating_sub(AXIS).max(1).min(points);
@@ -172,7 +172,7 @@ pub(super) fn plot(
         let cells: Vec<_> = grid.iter().map(|cells| cells[rows - 1 - row]).collect();
         row_of(&cells, (row, rows), total)
     };
-    let mut lines: Vec<Line> = (0..rows).map(line).collect();
+    let mut lines: Vec<FrameLine> = (0..rows).map(line).collect();
     lines.push(axis(past, columns));
     lines
 }
@@ -192,16 +192,16 @@ fn value(bytes: &[Option<u64>], point: usize) -> Option<u64> {
     bytes.get(point).copied().flatten()
 }
 
-fn row_of(cells: &[(char, Tone)], (row, rows): (usize, usize), total: u64) -> Line {
+fn row_of(cells: &[(char, Tone)], (row, rows): (usize, usize), total: u64) -> FrameLine {
     let label = match row {
         0 => bytes_text(total),
         _ if row == rows / 2 => bytes_text(total / 2),
         _ => String::new(),
     };
-    joined(Line::of(Tone::Faint, &format!("{label:>9} |")), cells)
+    joined(FrameLine::of(Tone::Faint, &format!("{label:>9} |")), cells)
 }
 
-fn axis(past: &MemoryHistory, columns: usize) -> Line {
+fn axis(past: &MemoryHistory, columns: usize) -> FrameLine {
     let seconds = past.at.last().zip(past.at.first()).map_or(0, |(last, first)| last - first);
     let begin = match seconds {
         0..120 => format!("{seconds}s ago"),
@@ -209,7 +209,7 @@ fn axis(past: &MemoryHistory, columns: usize) -> Line {
     };
     let width = columns.saturating_sub(3);
     match begin.len() < width {
-        true => Line::of(Tone::Faint, &format!("{:>9}  {begin:<width$}now", "")),
-        false => Line::of(Tone::Faint, &format!("{:>9}  {begin}", "")),
+        true => FrameLine::of(Tone::Faint, &format!("{:>9}  {begin:<width$}now", "")),
+        false => FrameLine::of(Tone::Faint, &format!("{:>9}  {begin}", "")),
     }
 }

@@ -17,8 +17,8 @@ use super::control::DaemonArguments;
 use super::pictures::{NodeSource, NodesArguments, query_all};
 use super::style::{Screen, is_utf8};
 use crate::cli::output::{self, errln, outln};
-pub(super) use frame::View;
-use frame::{Frame, lines};
+pub(super) use frame::FrameView;
+use frame::{FrameSize, lines};
 
 /// Arguments of `umawarden top`.
 #[derive(Debug, Args)]
@@ -89,7 +89,7 @@ fn once(sources: Vec<NodeSource>, as_json: bool) -> anyhow::Result<Exit> {
                 if index > 0 {
                     outln!();
                 }
-                print(&View { memory: answered.memory.as_ref(), ..View::of(&picture) });
+                print(&FrameView { memory: answered.memory.as_ref(), ..FrameView::of(&picture) });
             }
             Err(why) if is_one => anyhow::bail!("{why}"),
             Err(why) => {
@@ -102,12 +102,12 @@ fn once(sources: Vec<NodeSource>, as_json: bool) -> anyhow::Result<Exit> {
 }
 
 /// Prints a picture on standard output: one screen of the terminal, or else all of it.
-pub(super) fn print(view: &View<'_>) {
+pub(super) fn print(view: &FrameView<'_>) {
     let screen = Screen::of_output();
     let width = screen.width.unwrap_or(COLUMNS);
     // The prompt has a line, too.
     let height = output::height().map(|lines| lines.saturating_sub(1).max(1));
-    let frame = Frame { width, height, is_utf8: is_utf8(), scroll: 0 };
+    let frame = FrameSize { width, height, is_utf8: is_utf8(), scroll: 0 };
     for line in lines(view, frame) {
         outln!("{}", line.shown(screen).trim_end());
     }

@@ -2,7 +2,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::frame::{Frame, View, lines};
+use super::frame::{FrameSize, FrameView, lines};
 use crate::cli::style::Screen;
 use crate::model::{MemoryHistory, Picture, SilencePicture};
 
@@ -73,8 +73,8 @@ fn past() -> MemoryHistory {
 
 const PLAIN: Screen = Screen { width: None, has_colours: false };
 
-fn text(view: &View<'_>, width: usize, height: Option<usize>, is_utf8: bool) -> Vec<String> {
-    let frame = Frame { width, height, is_utf8, scroll: 0 };
+fn text(view: &FrameView<'_>, width: usize, height: Option<usize>, is_utf8: bool) -> Vec<String> {
+    let frame = FrameSize { width, height, is_utf8, scroll: 0 };
     lines(view, frame).iter().map(|line| line.shown(PLAIN).trim_end().to_owned()).collect()
 }
 
@@ -86,7 +86,7 @@ fn fits(all: &[String], width: usize, height: usize) -> bool {
 #[test]
 fn a_small_terminal_shows_something_of_everything() {
     let picture = picture();
-    let all = text(&View::of(&picture), 80, Some(23), true);
+    let all = text(&FrameView::of(&picture), 80, Some(23), true);
     assert!(fits(&all, 80, 23), "{all:#?}");
     let whole = all.join("\n");
     for part in [
@@ -121,7 +121,7 @@ fn what_a_person_can_do_is_never_cut_off_and_a_pipe_has_all() {
             ..picture.approvals[0].clone()
         }
     });
-    let view = View::of(&picture);
+    let view = FrameView::of(&picture);
     for (width, height) in [(80, 23), (60, 19), (40, 15)] {
         let all = text(&view, width, Some(height), true);
         assert!(fits(&all, width, height), "{all:#?}");
@@ -144,14 +144,14 @@ fn what_a_person_can_do_is_never_cut_off_and_a_pipe_has_all() {
 fn an_idle_node_says_that_nothing_runs_and_notes_are_no_warnings() {
     let mut picture = picture();
     (picture.engines, picture.happened) = (Vec::new(), Vec::new());
-    picture.well.level = crate::model::WellLevel::Well;
+    picture.well.level = crate::model::NodeHealthLevel::Well;
     picture.well.reasons.clear();
     picture.well.notes = vec!["without effect here: 1 rule (GpuHangs)".to_owned()];
-    let frame = Frame { width: 80, height: Some(23), is_utf8: true, scroll: 0 };
-    let lines = lines(&View::of(&picture), frame);
+    let frame = FrameSize { width: 80, height: Some(23), is_utf8: true, scroll: 0 };
+    let lines = lines(&FrameView::of(&picture), frame);
     let note = lines.iter().flat_map(|line| &line.0).find(|piece| piece.text.contains("GpuHangs"));
     assert_eq!(note.unwrap().tone, crate::cli::style::Tone::Faint);
-    let all = text(&View::of(&picture), 80, Some(23), true).join("\n");
+    let all = text(&FrameView::of(&picture), 80, Some(23), true).join("\n");
     assert!(all.contains("\nengines: no engine is found\n"), "{all}");
     assert!(all.contains("\nhappened: nothing has happened"), "{all}");
 }
@@ -159,7 +159,7 @@ fn an_idle_node_says_that_nothing_runs_and_notes_are_no_warnings() {
 #[test]
 fn silences_are_listed_if_there_are_some() {
     let mut picture = picture();
-    let all = text(&View::of(&picture), 80, None, true).join("\n");
+    let all = text(&FrameView::of(&picture), 80, None, true).join("\n");
     assert!(!all.contains("silences"), "{all}");
     let silence = |id, rules: &str, seconds, why: &str| SilencePicture {
         id,
@@ -170,12 +170,12 @@ fn silences_are_listed_if_there_are_some() {
     };
     picture.silences =
         vec![silence(3, "memory/Low", 5_400, "loading by hand"), silence(4, "all", 90, "")];
-    let all = text(&View::of(&picture), 80, None, true).join("\n");
+    let all = text(&FrameView::of(&picture), 80, None, true).join("\n");
     let expected = "\nsilences\n  \
                     memory/Low           #3 ends in 1h, by anna: loading by hand\n  \
                     all                  #4 ends in 1m, by anna\n";
     assert!(all.contains(expected), "{all}");
-    let small = text(&View::of(&picture), 80, Some(40), true);
+    let small = text(&FrameView::of(&picture), 80, Some(40), true);
     assert!(fits(&small, 80, 40) && small.join("\n").contains("memory/Low           #3"));
 }
 
@@ -191,7 +191,7 @@ fn the_bar_marks_any_reserve_and_the_states_of_page_cache() {
         .map(|part| serde_json::from_value(part).unwrap())
         .collect();
     let bar = |picture: &Picture| {
-        let all = text(&View::of(picture), 42, None, false);
+        let all = text(&FrameView::of(picture), 42, None, false);
         all.into_iter().find(|line| line.starts_with('[')).unwrap()
     };
     for reserve in [1, 10 << 20] {
@@ -206,7 +206,7 @@ fn the_bar_marks_any_reserve_and_the_states_of_page_cache() {
 #[test]
 fn a_large_terminal_shows_the_load_and_the_past_hour() {
     let (picture, past) = (picture(), past());
-    let view = View { memory: Some(&past), ..View::of(&picture) };
+    let view = FrameView { memory: Some(&past), ..FrameView::of(&picture) };
     let all = text(&view, 140, Some(50), true);
     assert!(fits(&all, 140, 50), "{all:#?}");
     let whole = all.join("\n");
@@ -224,11 +224,11 @@ fn a_large_terminal_shows_the_load_and_the_past_hour() {
 fn a_small_terminal_has_a_plot_unless_it_hides_something() {
     let (mut picture, past) = (picture(), past());
     let shown = |picture: &Picture| {
-        text(&View { memory: Some(&past), ..View::of(picture) }, 80, Some(23), true)
+        text(&FrameView { memory: Some(&past), ..FrameView::of(picture) }, 80, Some(23), true)
     };
     let rows = |all: &[String]| all.iter().filter(|line| line.get(9..11) == Some(" |")).count();
     // Each list of this one needs its lines.
-    assert_eq!(shown(&picture), text(&View::of(&picture), 80, Some(23), true));
+    assert_eq!(shown(&picture), text(&FrameView::of(&picture), 80, Some(23), true));
 
     (picture.waiting, picture.nodes) = (Vec::new(), Vec::new());
     picture.well.reasons.truncate(1);
@@ -257,7 +257,7 @@ fn a_small_terminal_has_a_plot_unless_it_hides_something() {
 #[test]
 fn only_ascii_is_written_where_the_locale_has_no_more() {
     let (picture, past) = (picture(), past());
-    let view = View { memory: Some(&past), ..View::of(&picture) };
+    let view = FrameView { memory: Some(&past), ..FrameView::of(&picture) };
     let all = text(&view, 80, None, false).join("\n");
     assert!(all.is_ascii(), "{all}");
     assert!(all.contains("# qwen") && all.contains("."), "{all}");
@@ -270,7 +270,7 @@ fn what_is_unknown_is_said_and_not_invented() {
     picture.memory = Default::default();
     picture.memory.remarks = vec!["meminfo was not read".to_owned()];
     picture.engines[0].memory_bytes = None;
-    let all = text(&View::of(&picture), 80, None, true).join("\n");
+    let all = text(&FrameView::of(&picture), 80, None, true).join("\n");
     assert!(all.contains("machine unknown, memory unknown, no GPU known"), "{all}");
     assert!(all.contains("unknown available of unknown") && all.contains("meminfo was not read"));
     assert!(all.contains("serving           ?"), "{all}");
@@ -283,7 +283,7 @@ fn names_cannot_drive_the_terminal() {
     picture.engines[0].name = "\x1b]0;x\x07\u{202e}".to_owned();
     picture.happened[0].text = "a\nb\x1b[31m".to_owned();
     picture.memory.parts[0].name = "\r\x1b[H".to_owned();
-    let all = text(&View::of(&picture), 80, None, true).join("\n");
+    let all = text(&FrameView::of(&picture), 80, None, true).join("\n");
     let odd = |letter: char| letter != '\n' && (letter.is_control() || letter == '\u{202e}');
     assert!(!all.contains(odd), "{all:?}");
 }
@@ -292,7 +292,7 @@ fn names_cannot_drive_the_terminal() {
 fn a_picture_that_is_not_of_now_says_so() {
     let picture = picture();
     let away = Some("no answer for 7s: connection refused".to_owned());
-    let view = View { away, which: Some("2 of 3".to_owned()), ..View::of(&picture) };
+    let view = FrameView { away, which: Some("2 of 3".to_owned()), ..FrameView::of(&picture) };
     let all = text(&view, 80, Some(23), true).join("\n");
     assert!(all.contains("spark-1: unknown, was warning, mode observe"), "{all}");
     assert!(all.contains("not of now: no answer for 7s: connection refused"), "{all}");
@@ -315,7 +315,7 @@ proptest! {
         for (part, bytes) in picture.memory.parts.iter_mut().zip(bytes) {
             part.bytes = bytes;
         }
-        let view = View { memory: Some(&past), ..View::of(&picture) };
+        let view = FrameView { memory: Some(&past), ..FrameView::of(&picture) };
         let all = text(&view, width, Some(height), is_utf8);
         prop_assert!(fits(&all, width, height), "{:#?}", all);
     }

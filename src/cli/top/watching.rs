@@ -10,8 +10,8 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{self, Span, Text};
 
-use super::feed::Watched;
-use super::frame::{Frame, Line, View, lines};
+use super::feed::WatchedNode;
+use super::frame::{FrameLine, FrameSize, FrameView, lines};
 use crate::cli::Exit;
 use crate::cli::gate::signals;
 use crate::cli::output;
@@ -29,8 +29,8 @@ const REDRAWN_AFTER: Duration = Duration::from_secs(1);
 const ENDING_TAKES: Duration = Duration::from_secs(1);
 
 /// What is shown, and of whom.
-struct Shown {
-    nodes: Vec<Watched>,
+struct TopView {
+    nodes: Vec<WatchedNode>,
     chosen: usize,
     scroll: usize,
     has_colours: bool,
@@ -42,10 +42,10 @@ struct Shown {
 /// # Errors
 /// The terminal cannot be used.
 pub(super) fn run(sources: Vec<NodeSource>) -> anyhow::Result<Exit> {
-    let nodes = sources.into_iter().map(Watched::start).collect::<std::io::Result<Vec<_>>>();
+    let nodes = sources.into_iter().map(WatchedNode::start).collect::<std::io::Result<Vec<_>>>();
     let nodes = nodes.context("cannot start the threads that query the nodes")?;
     let has_colours = output::colours_wanted(true);
-    let mut shown = Shown { nodes, chosen: 0, scroll: 0, has_colours, is_utf8: is_utf8() };
+    let mut shown = TopView { nodes, chosen: 0, scroll: 0, has_colours, is_utf8: is_utf8() };
     let signal = Arc::new(AtomicI32::new(0));
     let seen = Arc::clone(&signal);
     let on_signal = move |number| {
@@ -66,7 +66,7 @@ pub(super) fn run(sources: Vec<NodeSource>) -> anyhow::Result<Exit> {
     }
 }
 
-impl Shown {
+impl TopView {
     fn show(&mut self, terminal: &mut DefaultTerminal, signal: &AtomicI32) -> anyhow::Result<()> {
         let mut drawn: Option<Instant> = None;
         while signal.load(Ordering::Relaxed) == 0 {
@@ -123,7 +123,7 @@ impl Shown {
             .away
             .as_ref()
             .map(|(since, why)| format!("no answer for {}: {why}", seconds_text(since.elapsed())));
-        let frame = Frame {
+        let frame = FrameSize {
             width,
             height: Some(height.saturating_sub(1)),
             is_utf8: self.is_utf8,
@@ -131,20 +131,20 @@ impl Shown {
         };
         let mut all = match (&node.picture, away) {
             (Some(picture), away) => {
-                lines(&View { picture, memory: node.memory.as_ref(), away, which }, frame)
+                lines(&FrameView { picture, memory: node.memory.as_ref(), away, which }, frame)
             }
             (None, away) => waiting(&node.name, away, width),
         };
-        all.resize(height.saturating_sub(1), Line::default());
+        all.resize(height.saturating_sub(1), FrameLine::default());
         let keys = match self.nodes.len() {
             0 | 1 => "q ends, Down and Up: older and newer events",
             _ => "q ends, Tab or 1 to 9: another node, Down and Up: older and newer events",
         };
-        all.push(Line::of(Tone::Faint, keys));
+        all.push(FrameLine::of(Tone::Faint, keys));
         Text::from_iter(all.into_iter().map(|line| self.line(line)))
     }
 
-    fn line(&self, line: Line) -> text::Line<'static> {
+    fn line(&self, line: FrameLine) -> text::Line<'static> {
         let spans =
             line.0.into_iter().map(|piece| Span::styled(piece.text, self.style(piece.tone)));
         text::Line::from_iter(spans)
@@ -176,12 +176,12 @@ impl Shown {
 }
 
 /// What is shown of a node without a picture, wrapped, since it says what to do.
-fn waiting(name: &str, away: Option<String>, width: usize) -> Vec<Line> {
+fn waiting(name: &str, away: Option<String>, width: usize) -> Vec<FrameLine> {
     let text = away.unwrap_or_else(|| "queried for the first time".to_owned());
     let text = crate::cli::text::wrapped(&text, 0, 0, width.max(20));
-    let mut all = vec![Line::of(Tone::Strong, name)];
-    all.extend(text.lines().map(|line| Line::of(Tone::Bad, line)));
-    all.push(Line::of(Tone::Faint, "It is queried again each second."));
+    let mut all = vec![FrameLine::of(Tone::Strong, name)];
+    all.extend(text.lines().map(|line| FrameLine::of(Tone::Bad, line)));
+    all.push(FrameLine::of(Tone::Faint, "It is queried again each second."));
     all
 }
 

@@ -10,7 +10,7 @@ use crate::model::Sysctl;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
 use crate::parse::proc::single_number;
 use crate::parse::proc::zoneinfo::{Zone, Zoneinfo};
-use crate::tune::{HugePages, Memory, Node, Present, is_on};
+use crate::tune::{CurrentMemory, HugePages, SettingState, TuneNode, is_on};
 
 /// Where procfs and sysfs are.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub(super) struct NodeFiles<'a> {
 }
 
 impl NodeFiles<'_> {
-    pub(super) fn node(&self) -> anyhow::Result<Node> {
+    pub(super) fn node(&self) -> anyhow::Result<TuneNode> {
         let names = [
             self.sysfs.join("class/dmi/id/product_name"),
             self.sysfs.join("firmware/devicetree/base/model"),
@@ -31,17 +31,17 @@ impl NodeFiles<'_> {
         let model = found.next().unwrap_or_default();
         let model = String::from_utf8_lossy(&model);
         let model = model.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned();
-        Ok(Node { model, memory_bytes: self.memory()?.total_bytes })
+        Ok(TuneNode { model, memory_bytes: self.memory()?.total_bytes })
     }
 
-    pub(super) fn memory(&self) -> anyhow::Result<Memory> {
+    pub(super) fn memory(&self) -> anyhow::Result<CurrentMemory> {
         let path = self.procfs.join("meminfo");
-        let read = || -> anyhow::Result<Memory> {
+        let read = || -> anyhow::Result<CurrentMemory> {
             let meminfo = Meminfo::parse(&fs::read(&path)?)?;
             let field = |field| meminfo.get(field).value();
             let bytes = |name| field(name).with_context(|| format!("it has no {name:?}"));
             let cache = [MeminfoField::ActiveFile, MeminfoField::InactiveFile];
-            Ok(Memory {
+            Ok(CurrentMemory {
                 total_bytes: bytes(MeminfoField::MemTotal)?,
                 available_bytes: bytes(MeminfoField::MemAvailable)?,
                 cache_bytes: cache.into_iter().filter_map(field).sum(),
@@ -53,7 +53,7 @@ impl NodeFiles<'_> {
     }
 
     /// `None`: they are off, or the kernel has none.
-    pub(super) fn huge_pages(&self, memory: &Memory) -> Option<HugePages> {
+    pub(super) fn huge_pages(&self, memory: &CurrentMemory) -> Option<HugePages> {
         let folder = self.sysfs.join("kernel/mm/transparent_hugepage");
         is_on(&fs::read_to_string(folder.join("enabled")).ok()?).then_some(())?;
         let bytes = single_number(&fs::read(folder.join("hpage_pmd_size")).ok()?).ok()?;
@@ -67,15 +67,15 @@ impl NodeFiles<'_> {
         Some(HugePages { bytes, zones, total_bytes: memory.total_bytes })
     }
 
-    pub(super) fn present(&self, sysctl: Sysctl) -> anyhow::Result<Present> {
+    pub(super) fn present(&self, sysctl: Sysctl) -> anyhow::Result<SettingState> {
         if let Some(in_bytes) = sysctl.in_bytes()
             && self.number(in_bytes)?.is_some_and(|bytes| bytes > 0)
         {
-            return Ok(Present::InBytes);
+            return Ok(SettingState::InBytes);
         }
         Ok(match self.number(&sysctl.path())? {
-            Some(value) => Present::Value(u32::try_from(value).unwrap_or(u32::MAX)),
-            None => Present::Missing,
+            Some(value) => SettingState::Value(u32::try_from(value).unwrap_or(u32::MAX)),
+            None => SettingState::Missing,
         })
     }
 
@@ -102,7 +102,7 @@ impl NodeFiles<'_> {
             format!("cannot set {sysctl} to {value}: {error}{}", advice(&error))
         })?;
         match self.present(sysctl) {
-            Ok(Present::Value(now)) if now == value => Ok(()),
+            Ok(SettingState::Value(now)) if now == value => Ok(()),
             _ => Err(format!("{sysctl} was set to {value}, but reads back another value")),
         }
     }

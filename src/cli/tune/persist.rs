@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::Comparison;
+use super::ProfileComparison;
 use super::node::advice;
 use crate::cli::replace::Replacement;
-use crate::tune::Row;
+use crate::tune::SettingRow;
 
 /// Begins every file of umawarden, followed by the checksum of the rest.
 const MARK: &str =
@@ -18,7 +18,7 @@ const MARK: &str =
 
 /// The result.
 #[derive(Debug)]
-pub(super) struct Persisted {
+pub(super) struct PersistedSettings {
     pub(super) path: PathBuf,
     /// The backup of a file that umawarden had not written.
     pub(super) kept: Option<PathBuf>,
@@ -28,8 +28,8 @@ pub(super) struct Persisted {
 pub(super) fn write(
     path: &Path,
     force: bool,
-    compared: &Comparison<'_>,
-) -> anyhow::Result<Persisted> {
+    compared: &ProfileComparison<'_>,
+) -> anyhow::Result<PersistedSettings> {
     let text = text(compared);
     let kept = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -53,7 +53,7 @@ pub(super) fn write(
         }
     };
     replace(path, text.as_bytes())?;
-    Ok(Persisted { path: path.to_owned(), kept })
+    Ok(PersistedSettings { path: path.to_owned(), kept })
 }
 
 /// Whether umawarden wrote the file and nobody changed it.
@@ -67,7 +67,7 @@ fn checksum(text: &[u8]) -> String {
     format!("crc32 {:08x}", crc32fast::hash(text))
 }
 
-fn text(compared: &Comparison<'_>) -> String {
+fn text(compared: &ProfileComparison<'_>) -> String {
     let mut body = format!("# Profile {}: {}.\n", compared.profile.name, compared.profile.title);
     for row in &compared.rows {
         let Some(value) = row.wanted() else { continue };
@@ -104,7 +104,7 @@ fn failed(error: io::Error, doing: &str, path: &Path) -> anyhow::Error {
 }
 
 /// Files that are read later and set the same: their value wins.
-pub(super) fn overruled_by(path: &Path, rows: &[Row<'_>]) -> Vec<String> {
+pub(super) fn overruled_by(path: &Path, rows: &[SettingRow<'_>]) -> Vec<String> {
     let (Some(folder), Some(own)) = (path.parent(), path.file_name()) else { return Vec::new() };
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut later: Vec<PathBuf> = entries

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Comparison, Done};
+use super::{AppliedProfile, ProfileComparison};
 use crate::cli::output::{errln, outln};
 use crate::cli::style::fitted;
 use crate::model::bytes_text;
-use crate::tune::{Present, Profile, Row};
+use crate::tune::{Profile, SettingRow, SettingState};
 
 /// Prints each profile in a line, with its title, or all as one JSON object.
 pub(super) fn profiles(profiles: &[Profile], is_json: bool) {
@@ -22,8 +22,8 @@ pub(super) fn profiles(profiles: &[Profile], is_json: bool) {
 }
 
 /// The node's settings, those of the profile, and what was done.
-pub(super) fn table(compared: &Comparison<'_>, done: &Done) {
-    let Comparison { profile, node, rows, warnings } = compared;
+pub(super) fn table(compared: &ProfileComparison<'_>, done: &AppliedProfile) {
+    let ProfileComparison { profile, node, rows, warnings } = compared;
     let model = if node.model.is_empty() { "no name" } else { &node.model };
     let heading = format!(
         "Profile {}: {}. This node: {model}, {}.",
@@ -65,22 +65,22 @@ pub(super) fn table(compared: &Comparison<'_>, done: &Done) {
     }
 }
 
-fn now(row: &Row<'_>) -> String {
+fn now(row: &SettingRow<'_>) -> String {
     match row.now {
-        Present::Value(value) => value.to_string(),
-        Present::InBytes => "in bytes".to_owned(),
-        Present::Missing => "missing".to_owned(),
+        SettingState::Value(value) => value.to_string(),
+        SettingState::InBytes => "in bytes".to_owned(),
+        SettingState::Missing => "missing".to_owned(),
     }
 }
 
 /// The same as JSON.
-pub(super) fn json(compared: &Comparison<'_>, done: &Done) -> Value {
+pub(super) fn json(compared: &ProfileComparison<'_>, done: &AppliedProfile) -> Value {
     let settings = compared.rows.iter().map(|row| {
         let advice = row.advice;
         let (now, state) = match row.now {
-            Present::Value(value) => (json!(value), "set"),
-            Present::InBytes => (Value::Null, "set_in_bytes"),
-            Present::Missing => (Value::Null, "missing"),
+            SettingState::Value(value) => (json!(value), "set"),
+            SettingState::InBytes => (Value::Null, "set_in_bytes"),
+            SettingState::Missing => (Value::Null, "missing"),
         };
         json!({
             "name": advice.name,
@@ -101,7 +101,7 @@ pub(super) fn json(compared: &Comparison<'_>, done: &Done) -> Value {
         "title": compared.profile.title,
         "model": compared.node.model,
         "memory_bytes": compared.node.memory_bytes,
-        "fits": compared.rows.iter().all(Row::fits),
+        "fits": compared.rows.iter().all(SettingRow::fits),
         "settings": settings.collect::<Vec<_>>(),
         "warnings": compared.warnings,
         "applied": applied,

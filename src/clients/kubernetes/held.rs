@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use crate::model::{DecisionId, Taint};
 
-/// The annotation: a list of [`Held`] in JSON.
+/// The annotation: a list of [`NodeHold`] in JSON.
 const HELD: &str = "umawarden.dev/held";
 
 /// For whom something is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Holder {
+pub enum ChangeOwner {
     /// A rule's decision.
     Decision(DecisionId),
     /// A decision of a run that has ended in order: the next run undoes it once it knows better.
@@ -29,9 +29,9 @@ pub enum Holder {
 
 /// One thing that is changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct NodeHold {
     /// What the change is made for.
-    pub by: Holder,
+    pub by: ChangeOwner,
     /// The taint; `None`: the node is unschedulable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taint: Option<Taint>,
@@ -39,11 +39,11 @@ pub struct Held {
 
 /// A change of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum NodeChange {
     /// Set it, unless somebody has.
-    Hold(Held),
+    Hold(NodeHold),
     /// Undo it.
-    Release(Holder),
+    Release(ChangeOwner),
     /// Undo what decisions have set but for these, in this run or one that was killed.
     ReleaseDecisions(BTreeSet<DecisionId>),
     /// Keep what decisions have set for the next run.
@@ -54,24 +54,24 @@ pub enum Change {
     ReleaseAll,
 }
 
-impl Change {
-    fn releases(&self, held: &Held) -> bool {
+impl NodeChange {
+    fn releases(&self, held: &NodeHold) -> bool {
         match self {
             Self::Hold(_) | Self::Leave => false,
             Self::Release(holder) => held.by == *holder,
             Self::ReleaseDecisions(kept) => match held.by {
-                Holder::Decision(decision) => !kept.contains(&decision),
-                Holder::Left(_) | Holder::Reboot => false,
+                ChangeOwner::Decision(decision) => !kept.contains(&decision),
+                ChangeOwner::Left(_) | ChangeOwner::Reboot => false,
             },
-            Self::ReleaseLeft => matches!(held.by, Holder::Left(_)),
-            Self::ReleaseAll => held.by != Holder::Reboot,
+            Self::ReleaseLeft => matches!(held.by, ChangeOwner::Left(_)),
+            Self::ReleaseAll => held.by != ChangeOwner::Reboot,
         }
     }
 }
 
 /// A merge patch and its effect in words. No patch: nothing is to be changed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct PatchPlan {
     /// The body of the PATCH request.
     pub patch: Option<Value>,
     /// What the patch does, in words.
@@ -157,7 +157,7 @@ impl NodeState {
     ///
     /// # Errors
     /// Somebody has written something else into the annotation.
-    pub fn held(&self) -> Result<Vec<Held>, serde_json::Error> {
+    pub fn held(&self) -> Result<Vec<NodeHold>, serde_json::Error> {
         let text = self.metadata.annotations.get(HELD);
         text.map_or_else(|| Ok(Vec::new()), |text| serde_json::from_str(text))
     }
@@ -166,7 +166,7 @@ impl NodeState {
     ///
     /// # Errors
     /// What umawarden has changed is not known: somebody has written over the annotation.
-    pub fn plan(&self, change: &Change) -> Result<Plan, String> {
+    pub fn plan(&self, change: &NodeChange) -> Result<PatchPlan, String> {
         let held = self.held().map_err(|error| {
             format!(
                 "nothing was changed: the annotation {HELD} of the node cannot be read ({error}): \
@@ -174,28 +174,28 @@ impl NodeState {
             )
         })?;
         Ok(match change {
-            Change::Hold(new) => self.hold(held, new),
-            Change::Leave => self.leave(held),
-            Change::Release(_)
-            | Change::ReleaseDecisions(_)
-            | Change::ReleaseLeft
-            | Change::ReleaseAll => self.release(held, change),
+            NodeChange::Hold(new) => self.hold(held, new),
+            NodeChange::Leave => self.leave(held),
+            NodeChange::Release(_)
+            | NodeChange::ReleaseDecisions(_)
+            | NodeChange::ReleaseLeft
+            | NodeChange::ReleaseAll => self.release(held, change),
         })
     }
 
-    fn hold(&self, mut held: Vec<Held>, new: &Held) -> Plan {
+    fn hold(&self, mut held: Vec<NodeHold>, new: &NodeHold) -> PatchPlan {
         let is_ours = held.iter().any(|known| known.taint == new.taint);
         if let Some(other) = new.taint.as_ref().and_then(|taint| self.in_place_of(taint)) {
             let effect = format!("nothing was changed: the node has the taint {other} already");
-            return Plan { patch: None, effect };
+            return PatchPlan { patch: None, effect };
         }
         if self.has(new.taint.as_ref()) && !is_ours {
-            let effect = format!("the node is {} already, by somebody else", Said(&new.taint));
-            return Plan { patch: None, effect };
+            let effect = format!("the node is {} already, by somebody else", TaintText(&new.taint));
+            return PatchPlan { patch: None, effect };
         }
-        let effect = format!("the node is {}", Said(&new.taint));
+        let effect = format!("the node is {}", TaintText(&new.taint));
         if held.contains(new) && self.has(new.taint.as_ref()) {
-            return Plan { patch: None, effect };
+            return PatchPlan { patch: None, effect };
         }
         held.retain(|known| known != new);
         held.push(new.clone());
@@ -204,38 +204,38 @@ impl NodeState {
             Some(taint) => spec["taints"] = self.with(taint),
             None => spec["unschedulable"] = true.into(),
         }
-        Plan { patch: Some(self.patch(&held, spec)), effect }
+        PatchPlan { patch: Some(self.patch(&held, spec)), effect }
     }
 
-    fn leave(&self, mut held: Vec<Held>) -> Plan {
+    fn leave(&self, mut held: Vec<NodeHold>) -> PatchPlan {
         let (mut kept, mut is_changed) = (Vec::new(), false);
         for one in &mut held {
-            if let Holder::Decision(decision) = one.by {
-                one.by = Holder::Left(decision);
+            if let ChangeOwner::Decision(decision) = one.by {
+                one.by = ChangeOwner::Left(decision);
                 is_changed = true;
             }
-            if matches!(one.by, Holder::Left(_)) {
-                kept.push(format!("the node stays {}", Said(&one.taint)));
+            if matches!(one.by, ChangeOwner::Left(_)) {
+                kept.push(format!("the node stays {}", TaintText(&one.taint)));
             }
         }
         let effect = match kept.is_empty() {
             true => "nothing was to be kept".to_owned(),
             false => kept.join(", "),
         };
-        Plan { patch: is_changed.then(|| self.patch(&held, json!({}))), effect }
+        PatchPlan { patch: is_changed.then(|| self.patch(&held, json!({}))), effect }
     }
 
-    fn release(&self, held: Vec<Held>, change: &Change) -> Plan {
-        let (gone, held): (Vec<Held>, Vec<Held>) =
+    fn release(&self, held: Vec<NodeHold>, change: &NodeChange) -> PatchPlan {
+        let (gone, held): (Vec<NodeHold>, Vec<NodeHold>) =
             held.into_iter().partition(|held| change.releases(held));
         if gone.is_empty() {
-            return Plan { patch: None, effect: "nothing was to be undone".to_owned() };
+            return PatchPlan { patch: None, effect: "nothing was to be undone".to_owned() };
         }
         let mut taints = self.spec.taints.clone();
         let (mut spec, mut undone) = (json!({}), Vec::new());
         // Another holder may want the same.
         let is_wanted = |taint: &Option<Taint>| held.iter().any(|held| held.taint == *taint);
-        for Held { taint, .. } in gone.iter().filter(|gone| !is_wanted(&gone.taint)) {
+        for NodeHold { taint, .. } in gone.iter().filter(|gone| !is_wanted(&gone.taint)) {
             match taint {
                 Some(taint) => {
                     let before = taints.len();
@@ -258,7 +258,7 @@ impl NodeState {
             true => "somebody else had undone it already".to_owned(),
             false => undone.join(", "),
         };
-        Plan { patch: Some(self.patch(&held, spec)), effect }
+        PatchPlan { patch: Some(self.patch(&held, spec)), effect }
     }
 
     fn has(&self, taint: Option<&Taint>) -> bool {
@@ -281,7 +281,7 @@ impl NodeState {
     }
 
     /// With the version that was read: the server refuses it if the node has changed since.
-    fn patch(&self, held: &[Held], spec: Value) -> Value {
+    fn patch(&self, held: &[NodeHold], spec: Value) -> Value {
         let held = (!held.is_empty()).then(|| json!(held).to_string());
         json!({
             "metadata": {
@@ -311,9 +311,9 @@ fn is_taint(known: &Value, taint: &Taint) -> bool {
         && text(known, "value").unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
 }
 
-struct Said<'a>(&'a Option<Taint>);
+struct TaintText<'a>(&'a Option<Taint>);
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for TaintText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(taint) => write!(f, "tainted with {taint}"),

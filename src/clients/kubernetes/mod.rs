@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use crate::model::{DaemonSetName, KubernetesAccess, printable_beginning};
 
-pub use held::{Change, Held, Holder, NodeState, Plan, Reported};
+pub use held::{ChangeOwner, NodeChange, NodeHold, NodeState, PatchPlan, Reported};
 
 /// The time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -144,19 +144,19 @@ impl NodePod {
 
 /// A verb, and a resource of the core group with its subresource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Right {
+pub struct ResourceRight {
     verb: &'static str,
     resource: &'static str,
 }
 
-impl Right {
+impl ResourceRight {
     /// `patch`, `nodes/status`.
     pub fn new(verb: &'static str, resource: &'static str) -> Self {
         Self { verb, resource }
     }
 }
 
-impl fmt::Display for Right {
+impl fmt::Display for ResourceRight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)
     }
@@ -238,21 +238,21 @@ impl NodeApi {
     ///
     /// # Errors
     /// See [`ApiError`].
-    pub async fn change(&self, change: &Change) -> Result<String, ApiError> {
+    pub async fn change(&self, change: &NodeChange) -> Result<String, ApiError> {
         self.change_if(change, |_| Ok(())).await
     }
 
     /// Changes the node while its state permits that.
     async fn change_if(
         &self,
-        change: &Change,
+        change: &NodeChange,
         permits: impl Fn(&NodeState) -> Result<(), String>,
     ) -> Result<String, ApiError> {
         let mut conflicts = 0;
         loop {
             let state = self.state().await?;
             permits(&state).map_err(ApiError::Unusable)?;
-            let Plan { patch, effect } = state.plan(change).map_err(ApiError::Unusable)?;
+            let PatchPlan { patch, effect } = state.plan(change).map_err(ApiError::Unusable)?;
             let Some(patch) = patch else { return Ok(effect) };
             let (params, patch) = (parameters(), Patch::Merge(patch));
             let request = ApiRequest::new(NODES).patch(&self.node, &params, &patch);
@@ -279,7 +279,7 @@ impl NodeApi {
             daemon_set::check(&found, state.labels())
                 .map_err(|why| format!("no pod of the DaemonSet {set} follows: {why}"))
         };
-        self.change_if(&Change::Leave, follows).await
+        self.change_if(&NodeChange::Leave, follows).await
     }
 
     /// Merges fields into the status of the node; lists with a key are merged by it.
@@ -362,8 +362,8 @@ impl NodeApi {
     ///
     /// # Errors
     /// See [`ApiError`].
-    pub async fn may(&self, right: Right) -> Result<bool, ApiError> {
-        let Right { verb, resource } = right;
+    pub async fn may(&self, right: ResourceRight) -> Result<bool, ApiError> {
+        let ResourceRight { verb, resource } = right;
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         let name = if resource == "nodes" { self.node.as_str() } else { "" };
         let review = json!({

@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use crate::model::KubernetesAccess;
 
 /// The request lines so far, and their bodies.
-pub type Requests = Arc<Mutex<Vec<(String, Value)>>>;
+pub type ScriptedRequests = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// Serves until the process ends. `answer` maps the line and the body of a request to a status code
 /// and a body.
 pub fn serve(
     folder: &Path,
     answer: impl Fn(&str, &Value) -> (u16, Value) + Send + 'static,
-) -> (KubernetesAccess, Requests) {
+) -> (KubernetesAccess, ScriptedRequests) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let requests = Requests::default();
+    let requests = ScriptedRequests::default();
     let seen = Arc::clone(&requests);
     std::thread::spawn(move || {
         for stream in listener.incoming() {

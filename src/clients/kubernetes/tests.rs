@@ -12,20 +12,20 @@ fn taint(key: &str) -> Taint {
     Taint { key: key.to_owned(), value: None, effect: TaintEffect::NoSchedule }
 }
 
-fn held(decision: u64, taint: Option<Taint>) -> Held {
-    Held { by: Holder::Decision(DecisionId(decision)), taint }
+fn held(decision: u64, taint: Option<Taint>) -> NodeHold {
+    NodeHold { by: ChangeOwner::Decision(DecisionId(decision)), taint }
 }
 
-fn release_all() -> Change {
-    Change::ReleaseAll
+fn release_all() -> NodeChange {
+    NodeChange::ReleaseAll
 }
 
 fn state(node: &Value) -> NodeState {
     serde_json::from_value(node.clone()).unwrap()
 }
 
-fn apply(node: &mut Value, change: &Change) -> String {
-    let Plan { patch, effect } = state(node).plan(change).unwrap();
+fn apply(node: &mut Value, change: &NodeChange) -> String {
+    let PatchPlan { patch, effect } = state(node).plan(change).unwrap();
     patch.iter().for_each(|patch| merge(node, patch));
     effect
 }
@@ -41,7 +41,7 @@ fn node() -> Value {
 #[test]
 fn a_change_and_its_record_are_one_patch_that_others_changes_refuse() {
     let own = held(3, Some(taint("umawarden.dev/leaked")));
-    let plan = state(&node()).plan(&Change::Hold(own.clone())).unwrap();
+    let plan = state(&node()).plan(&NodeChange::Hold(own.clone())).unwrap();
     let patch = plan.patch.unwrap();
     assert_eq!(patch.pointer("/metadata/resourceVersion"), Some(&json!("7")));
     let mut changed = node();
@@ -61,16 +61,16 @@ fn what_others_have_set_stays() {
         (held(1, None), "cordoned already, by somebody else"),
         (held(1, Some(taint("gpu"))), "has the taint gpu=a:NoSchedule already"),
     ] {
-        let effect = apply(&mut node, &Change::Hold(change));
+        let effect = apply(&mut node, &NodeChange::Hold(change));
         assert!(effect.contains(part), "{effect}");
     }
     apply(&mut node, &release_all());
     assert_eq!(node, before);
     // Somebody has removed our taint, and set the same with a value of their own.
     let own = held(2, Some(taint("umawarden.dev/a")));
-    apply(&mut node, &Change::Hold(own));
+    apply(&mut node, &NodeChange::Hold(own));
     node["spec"]["taints"][1]["value"] = "mine".into();
-    let effect = apply(&mut node, &Change::Release(Holder::Decision(DecisionId(2))));
+    let effect = apply(&mut node, &NodeChange::Release(ChangeOwner::Decision(DecisionId(2))));
     assert_eq!(effect, "somebody else had undone it already");
     assert_eq!(node.pointer("/spec/taints/1/value"), Some(&json!("mine")));
     assert!(state(&node).held().unwrap().is_empty());
@@ -80,11 +80,11 @@ fn what_others_have_set_stays() {
 fn a_cordon_of_two_holders_ends_with_the_last() {
     let mut node = node();
     let before = node.clone();
-    apply(&mut node, &Change::Hold(held(1, None)));
-    apply(&mut node, &Change::Hold(Held { by: Holder::Reboot, taint: None }));
+    apply(&mut node, &NodeChange::Hold(held(1, None)));
+    apply(&mut node, &NodeChange::Hold(NodeHold { by: ChangeOwner::Reboot, taint: None }));
     apply(&mut node, &release_all());
     assert_eq!(node.pointer("/spec/unschedulable"), Some(&json!(true)));
-    let effect = apply(&mut node, &Change::Release(Holder::Reboot));
+    let effect = apply(&mut node, &NodeChange::Release(ChangeOwner::Reboot));
     assert_eq!(effect, "the node is schedulable again");
     let annotations = node["metadata"].as_object_mut().unwrap().remove("annotations");
     assert_eq!((node, annotations), (before, Some(json!({}))));
@@ -93,9 +93,9 @@ fn a_cordon_of_two_holders_ends_with_the_last() {
 #[test]
 fn what_this_run_has_set_outlasts_the_undo_of_an_earlier_one() {
     let mut node = node();
-    apply(&mut node, &Change::Hold(held(1, Some(taint("a")))));
-    apply(&mut node, &Change::Hold(held(2, Some(taint("b")))));
-    let effect = apply(&mut node, &Change::ReleaseDecisions([DecisionId(2)].into()));
+    apply(&mut node, &NodeChange::Hold(held(1, Some(taint("a")))));
+    apply(&mut node, &NodeChange::Hold(held(2, Some(taint("b")))));
+    let effect = apply(&mut node, &NodeChange::ReleaseDecisions([DecisionId(2)].into()));
     assert_eq!(effect, "the taint a:NoSchedule is removed");
     assert_eq!(state(&node).held().unwrap(), [held(2, Some(taint("b")))]);
 }
@@ -105,29 +105,29 @@ fn what_this_run_has_set_outlasts_the_undo_of_an_earlier_one() {
 fn what_a_run_leaves_stays_until_the_next_run_knows_better() {
     let mut node = node();
     let before = node["spec"].clone();
-    apply(&mut node, &Change::Hold(held(1, Some(taint("a")))));
-    apply(&mut node, &Change::Hold(held(2, None)));
-    apply(&mut node, &Change::Hold(Held { by: Holder::Reboot, taint: None }));
+    apply(&mut node, &NodeChange::Hold(held(1, Some(taint("a")))));
+    apply(&mut node, &NodeChange::Hold(held(2, None)));
+    apply(&mut node, &NodeChange::Hold(NodeHold { by: ChangeOwner::Reboot, taint: None }));
     let during = node["spec"].clone();
-    let effect = apply(&mut node, &Change::Leave);
+    let effect = apply(&mut node, &NodeChange::Leave);
     assert_eq!(effect, "the node stays tainted with a:NoSchedule, the node stays cordoned");
-    apply(&mut node, &Change::ReleaseDecisions([].into()));
+    apply(&mut node, &NodeChange::ReleaseDecisions([].into()));
     assert_eq!(node["spec"], during, "the start of the next run undoes nothing");
     // It finds the node to be as bad, for the taint.
-    apply(&mut node, &Change::Hold(held(3, Some(taint("a")))));
-    apply(&mut node, &Change::ReleaseLeft);
+    apply(&mut node, &NodeChange::Hold(held(3, Some(taint("a")))));
+    apply(&mut node, &NodeChange::ReleaseLeft);
     assert_eq!(node["spec"], during, "the reboot still wants the cordon");
-    apply(&mut node, &Change::Release(Holder::Reboot));
-    apply(&mut node, &Change::Release(Holder::Decision(DecisionId(3))));
+    apply(&mut node, &NodeChange::Release(ChangeOwner::Reboot));
+    apply(&mut node, &NodeChange::Release(ChangeOwner::Decision(DecisionId(3))));
     assert_eq!(node["spec"], before);
-    assert_eq!(state(&node).plan(&Change::Leave).unwrap().patch, None);
+    assert_eq!(state(&node).plan(&NodeChange::Leave).unwrap().patch, None);
 }
 
 #[test]
 fn a_damaged_record_is_left_alone() {
     let mut node = node();
     node["metadata"]["annotations"] = json!({"umawarden.dev/held": "[{\"by\": 7}]"});
-    for change in [Change::Hold(held(1, None)), release_all()] {
+    for change in [NodeChange::Hold(held(1, None)), release_all()] {
         let why = state(&node).plan(&change).unwrap_err();
         assert!(why.contains("cannot be read"), "{why}");
     }
@@ -154,19 +154,19 @@ proptest! {
         let before = node["spec"].clone();
         for (decision, what, holds) in steps {
             if decision == 4 {
-                apply(&mut node, &Change::Leave);
+                apply(&mut node, &NodeChange::Leave);
                 continue;
             }
             let by = match decision {
-                0 => Holder::Reboot,
-                decision => Holder::Decision(DecisionId(decision)),
+                0 => ChangeOwner::Reboot,
+                decision => ChangeOwner::Decision(DecisionId(decision)),
             };
             let taint = keys.get(what).map(|key| taint(key));
-            let change = if holds { Change::Hold(Held { by, taint }) } else { Change::Release(by) };
+            let change = if holds { NodeChange::Hold(NodeHold { by, taint }) } else { NodeChange::Release(by) };
             apply(&mut node, &change);
         }
         apply(&mut node, &release_all());
-        apply(&mut node, &Change::Release(Holder::Reboot));
+        apply(&mut node, &NodeChange::Release(ChangeOwner::Reboot));
         prop_assert_eq!(&node["spec"], &before);
         prop_assert!(state(&node).held().unwrap().is_empty());
     }

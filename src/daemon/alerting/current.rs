@@ -29,19 +29,19 @@ const DECISION: &str = "UmawardenDecision";
 /// Longer texts are truncated.
 const MOST_TEXT_CHARS: usize = 1_024;
 
-type Labels = BTreeMap<Arc<str>, Arc<str>>;
+type CurrentLabels = BTreeMap<Arc<str>, Arc<str>>;
 
 #[derive(Debug, Default)]
 pub(super) struct CurrentAlerts {
     /// Labels of every alert.
-    common: Labels,
-    alerts: BTreeMap<Labels, Current>,
+    common: CurrentLabels,
+    alerts: BTreeMap<CurrentLabels, CurrentAlert>,
     /// Firing alerts beyond the limit, which are not sent.
     left_out: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Current {
+struct CurrentAlert {
     annotations: BTreeMap<Arc<str>, String>,
     starts_at: Timestamp,
     /// On both clocks; `None`: firing.
@@ -54,7 +54,7 @@ struct Current {
 /// An alert as it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outgoing {
-    pub(super) labels: Labels,
+    pub(super) labels: CurrentLabels,
     pub(super) annotations: BTreeMap<Arc<str>, String>,
     pub(super) starts_at: Timestamp,
     /// When it ended; `None`: firing.
@@ -63,7 +63,7 @@ pub(super) struct Outgoing {
 
 impl CurrentAlerts {
     /// An empty set; every alert gets these labels.
-    pub(super) fn new(common: Labels) -> Self {
+    pub(super) fn new(common: CurrentLabels) -> Self {
         Self { common, ..Self::default() }
     }
 
@@ -158,7 +158,7 @@ impl CurrentAlerts {
         [self.alerts.len() - ended, ended, self.left_out]
     }
 
-    fn labels_of(&self, alert: &AlertStatus) -> Labels {
+    fn labels_of(&self, alert: &AlertStatus) -> CurrentLabels {
         let mut labels = self.common.clone();
         let own =
             alert.labels.iter().filter(|(name, text)| is_label_name(name) && !text.is_empty());
@@ -169,7 +169,7 @@ impl CurrentAlerts {
     fn fire(
         &mut self,
         at: Moment,
-        labels: Labels,
+        labels: CurrentLabels,
         annotations: BTreeMap<Arc<str>, String>,
         lasts_until: Option<Duration>,
     ) -> bool {
@@ -187,7 +187,8 @@ impl CurrentAlerts {
             return false;
         }
         let starts_at = at.utc;
-        let current = Current { annotations, starts_at, ended: None, lasts_until, is_seen: true };
+        let current =
+            CurrentAlert { annotations, starts_at, ended: None, lasts_until, is_seen: true };
         self.alerts.insert(labels, current);
         true
     }

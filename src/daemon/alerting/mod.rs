@@ -55,7 +55,7 @@ const RESENDS_MISSED: u32 = 4;
 pub(super) struct Alerting {
     which: SentDecisions,
     to: Option<SyncSender<Box<DecisionRecord>>>,
-    tally: Arc<Tally>,
+    tally: Arc<AlertingTally>,
     servers: Vec<Arc<ServerTally>>,
     /// The queue of posted alerts.
     inbox: Arc<AlertInbox>,
@@ -68,7 +68,7 @@ pub(super) struct Alerting {
 
 /// Counters of all Alertmanagers.
 #[derive(Debug, Default)]
-struct Tally {
+struct AlertingTally {
     firing: AtomicU64,
     resolved: AtomicU64,
     left_out: AtomicU64,
@@ -89,7 +89,7 @@ struct ServerTally {
 
 /// The current set.
 #[derive(Debug, Default)]
-struct Shared {
+struct AlertingShared {
     set: Mutex<Set>,
     has_changed: Condvar,
 }
@@ -132,7 +132,7 @@ impl Alerting {
         }
         let (to, decisions) = sync_channel(DECISIONS);
         alerting.to = Some(to);
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<AlertingShared>::default();
         let node = node_name();
         let settings = SendSettings {
             resend_every: sending.resend_every,
@@ -205,7 +205,7 @@ impl Alerting {
         let mut values = Vec::with_capacity(self.schema.series.len());
         values.extend(self.inbox.refused().map(|count| Reading::Value(count as f64)));
         if self.to.is_some() {
-            let Tally { firing, resolved, left_out, decisions_left_out } = &*self.tally;
+            let AlertingTally { firing, resolved, left_out, decisions_left_out } = &*self.tally;
             let all = [firing, resolved, left_out, decisions_left_out];
             values.extend(all.map(|count| Reading::Value(count.load(Ordering::Relaxed) as f64)));
         }
@@ -240,7 +240,7 @@ impl ServerTally {
     }
 }
 
-impl Shared {
+impl AlertingShared {
     /// The current set; returns after `patience`, or when the set of firing alerts differs from
     /// this version.
     fn wait(&self, version: u64, patience: Duration) -> Set {
@@ -325,8 +325,8 @@ fn update_loop(
     current: &mut CurrentAlerts,
     status: &ArcSwap<Status>,
     decisions: &Receiver<Box<DecisionRecord>>,
-    shared: &Shared,
-    tally: &Tally,
+    shared: &AlertingShared,
+    tally: &AlertingTally,
 ) {
     loop {
         let first = decisions.recv_timeout(UPDATE_EVERY);
@@ -350,7 +350,7 @@ fn update_loop(
 /// Ends with the program, which does not wait for this thread.
 fn send_loop(
     server: &AlertmanagerServer,
-    shared: &Shared,
+    shared: &AlertingShared,
     settings: &SendSettings,
     tally: &ServerTally,
 ) {

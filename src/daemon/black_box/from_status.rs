@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::journal::black_box::{LastEvent, Record, ShortText, Signal};
+use crate::journal::black_box::{BlackBoxRecord, LastEvent, ShortText, Signal};
 use crate::model::{Event, EventKind, Reading, SeriesKey};
 use crate::policy::status::{RuleState, Status};
 
-type Wanted = (Signal, &'static str, &'static [(&'static str, &'static str)]);
+type SignalSource = (Signal, &'static str, &'static [(&'static str, &'static str)]);
 
-const WANTED: [Wanted; 8] = [
+const WANTED: [SignalSource; 8] = [
     (Signal::Reserve, "uma_memory_reserve_bytes", &[]),
     (Signal::LowWatermark, "uma_memory_watermark_bytes", &[("watermark", "low")]),
     (Signal::Contiguous, "uma_memory_contiguous_bytes", &[("block", "2MiB")]),
@@ -32,7 +32,7 @@ impl StatusReader {
     }
 
     /// Takes the values of a status.
-    pub(super) fn copy(&mut self, status: &Status, to: &mut Record) {
+    pub(super) fn copy(&mut self, status: &Status, to: &mut BlackBoxRecord) {
         if !Arc::ptr_eq(&self.series, &status.series) {
             self.find(&status.series);
         }

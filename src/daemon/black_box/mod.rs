@@ -21,16 +21,16 @@ use arc_swap::ArcSwap;
 use super::clock;
 use super::priority::Priority;
 use crate::config::settings::Settings;
-use crate::journal::black_box::{BootId, EndOfBoot, LastBoot, Record, Signal};
+use crate::journal::black_box::{BlackBoxRecord, BootId, EndOfBoot, LastBoot, Signal};
 use crate::model::{Event, Moment, Observation, ProgramEvent, Reading};
 use crate::policy::status::Status;
-use shared::Shared;
+use shared::BlackBoxShared;
 use writer::Writer;
 
 /// The loop's handle of the black box.
 pub(super) struct BlackBox {
     /// `None`: off.
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<BlackBoxShared>>,
     thread: Option<std::thread::Thread>,
     ended: Receiver<()>,
     reporting: Reporting,
@@ -65,7 +65,7 @@ impl BlackBox {
         if records == 0 {
             return black_box;
         }
-        let shared = Arc::new(Shared::new(status, clock::monotonic(), priority.is_locked));
+        let shared = Arc::new(BlackBoxShared::new(status, clock::monotonic(), priority.is_locked));
         let boot_id = boot_id.map(BootId::new).unwrap_or_default();
         let mut writer = Writer::new(settings, boot_id, records, Arc::clone(&shared));
         let thread = Builder::new().name("black-box".to_owned()).spawn(move || {
@@ -149,7 +149,7 @@ impl BlackBox {
 fn event(last_boot: &LastBoot, at: Moment) -> Event {
     let last = last_boot.last.as_ref();
     let value = |signal: Signal| last.and_then(|record| record.get(signal).value());
-    let firing = |record: &Record| -> Vec<String> {
+    let firing = |record: &BlackBoxRecord| -> Vec<String> {
         record.firing.as_str().split_whitespace().map(str::to_owned).collect()
     };
     let kind = ProgramEvent::UncleanBoot {

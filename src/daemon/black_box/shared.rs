@@ -14,7 +14,7 @@ use crate::policy::status::Status;
 /// A disk that accepts no record for this long hangs.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 
-pub(super) struct Shared {
+pub(super) struct BlackBoxShared {
     /// The loop's latest status.
     pub(super) status: Arc<ArcSwap<Status>>,
     pub(super) last_event: ArcSwapOption<Event>,
@@ -72,7 +72,7 @@ fn series() -> Vec<SeriesKey> {
     series
 }
 
-impl Shared {
+impl BlackBoxShared {
     /// `is_locked`: this process's memory is locked.
     pub(super) fn new(status: Arc<ArcSwap<Status>>, now: Duration, is_locked: bool) -> Self {
         Self {

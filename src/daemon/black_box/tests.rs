@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use super::*;
 use crate::config::flags::RunFlags;
 use crate::config::settings::{Environment, FileSettings};
-use crate::journal::black_box::{Disk, Page, Previous, Ring, ShortText, Slot};
+use crate::journal::black_box::{AlignedPage, BlackBoxRing, Disk, PreviousBoot, ShortText, Slot};
 use crate::model::{EventKind, KernelEvent, Mode, OomConstraint, ProgramEvent, RuleId, Source};
 use crate::policy::Policy;
 use crate::policy::rule::RuleSet;
@@ -27,12 +27,12 @@ fn status(at: Moment) -> Status {
 
 /// A disk that accepts a page when allowed.
 struct Slow {
-    writes: Sender<Page>,
+    writes: Sender<AlignedPage>,
     allowed: Receiver<std::io::Result<()>>,
 }
 
 impl Disk for Slow {
-    fn put(&mut self, _offset: u64, page: &Page) -> std::io::Result<()> {
+    fn put(&mut self, _offset: u64, page: &AlignedPage) -> std::io::Result<()> {
         self.writes.send(page.clone()).unwrap();
         self.allowed.recv().unwrap()
     }
@@ -40,8 +40,8 @@ impl Disk for Slow {
 
 /// A writer on a thread of its own that makes this many records.
 struct Bench {
-    shared: Arc<Shared>,
-    writes: Receiver<Page>,
+    shared: Arc<BlackBoxShared>,
+    writes: Receiver<AlignedPage>,
     allow: Sender<std::io::Result<()>>,
     thread: JoinHandle<()>,
     _folder: tempfile::TempDir,
@@ -50,12 +50,12 @@ struct Bench {
 fn bench(records: usize) -> Bench {
     let folder = tempfile::tempdir().unwrap();
     let status = Arc::new(ArcSwap::from_pointee(status(clock::now())));
-    let shared = Arc::new(Shared::new(status, clock::monotonic(), false));
+    let shared = Arc::new(BlackBoxShared::new(status, clock::monotonic(), false));
     let boot_id = BootId::new("boot");
     let mut writer = Writer::new(&settings(folder.path()), boot_id, 8, Arc::clone(&shared));
     let ((writes, pages), (allow, allowed)) = (channel(), channel());
-    let page = Box::new(Page([0; 4096]));
-    let mut ring = Ring::on(Slow { writes, allowed }, 8, 0, page);
+    let page = Box::new(AlignedPage([0; 4096]));
+    let mut ring = BlackBoxRing::on(Slow { writes, allowed }, 8, 0, page);
     let thread = std::thread::spawn(move || {
         for _ in 0..records {
             writer.second(&mut ring, false);
@@ -64,8 +64,8 @@ fn bench(records: usize) -> Bench {
     Bench { shared, writes: pages, allow, thread, _folder: folder }
 }
 
-fn record(page: &Page, index: usize) -> Record {
-    match Record::decode(&page.0.as_chunks().0[index]) {
+fn record(page: &AlignedPage, index: usize) -> BlackBoxRecord {
+    match BlackBoxRecord::decode(&page.0.as_chunks().0[index]) {
         Slot::Whole(record) => record,
         other => panic!("{other:?}"),
     }
@@ -195,10 +195,10 @@ fn every_record_has_the_rules_and_values_of_the_loop_and_its_own() {
 }
 
 fn last_boot(end: EndOfBoot, reported: bool) -> LastBoot {
-    let mut last = Record::new(BootId::new("before"), clock::now());
+    let mut last = BlackBoxRecord::new(BootId::new("before"), clock::now());
     last.set(Signal::Free, Reading::Value(1e9));
     last.firing = ShortText::new("A C");
-    let previous = Previous { boot_id: BootId::new("before"), end, gap_ms: Some(90_000) };
+    let previous = PreviousBoot { boot_id: BootId::new("before"), end, gap_ms: Some(90_000) };
     LastBoot { previous, unclean_boots: 3, last: Some(last), reported, path: None }
 }
 
@@ -208,7 +208,7 @@ type Reports = Vec<(bool, Option<f64>)>;
 /// Also the event, and whether it is marked as reported.
 fn reports_of(last_boot: Option<LastBoot>) -> (Reports, Option<Event>, bool) {
     let status = Arc::new(ArcSwap::from_pointee(status(clock::now())));
-    let shared = Arc::new(Shared::new(status, clock::monotonic(), false));
+    let shared = Arc::new(BlackBoxShared::new(status, clock::monotonic(), false));
     let mut black_box = BlackBox {
         shared: Some(Arc::clone(&shared)),
         thread: None,
@@ -268,7 +268,7 @@ fn an_unclean_boot_is_reported_once_and_counted() {
 #[test]
 fn nothing_is_reported_before_the_first_read_unless_the_disk_fails() {
     let status = Arc::new(ArcSwap::from_pointee(status(clock::now())));
-    let shared = Arc::new(Shared::new(status, clock::monotonic(), false));
+    let shared = Arc::new(BlackBoxShared::new(status, clock::monotonic(), false));
     let (_end, ended) = channel();
     let mut black_box = BlackBox {
         shared: Some(Arc::clone(&shared)),
@@ -282,7 +282,7 @@ fn nothing_is_reported_before_the_first_read_unless_the_disk_fails() {
     shared.fail("no such disk".to_owned());
     black_box.observe(clock::now(), &mut seen);
     assert_eq!(seen.len(), 1, "trouble is reported at once");
-    let other = Shared::new(Arc::clone(&shared.status), clock::monotonic(), false);
+    let other = BlackBoxShared::new(Arc::clone(&shared.status), clock::monotonic(), false);
     assert!(other.last_boot.set(None).is_ok());
     black_box.shared = Some(Arc::new(other));
     black_box.observe(clock::now(), &mut seen);

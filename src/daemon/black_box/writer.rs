@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::from_status::{StatusReader, last_event};
-use super::shared::Shared;
+use super::shared::BlackBoxShared;
 use crate::config::settings::Settings;
 use crate::daemon::clock;
 use crate::journal::black_box::{
-    BlackBoxError, BootId, Disk, DiskFile, Folder, Record, Ring, Signal,
+    BlackBoxError, BlackBoxRecord, BlackBoxRing, BootId, Disk, DiskFile, Folder, Signal,
 };
 use crate::model::{Moment, Reading};
 use crate::sources::memory::{VitalSource, Vitals};
@@ -28,7 +28,7 @@ pub(super) struct Writer {
     storage: PathBuf,
     boot_id: BootId,
     records: u32,
-    shared: Arc<Shared>,
+    shared: Arc<BlackBoxShared>,
     vitals: VitalSource,
     reader: StatusReader,
     /// The time of the last record, on the monotonic clock.
@@ -43,7 +43,7 @@ impl Writer {
         settings: &Settings,
         boot_id: BootId,
         records: u32,
-        shared: Arc<Shared>,
+        shared: Arc<BlackBoxShared>,
     ) -> Self {
         Self {
             storage: settings.storage.path.clone(),
@@ -92,7 +92,7 @@ impl Writer {
         }
     }
 
-    fn open(&mut self) -> Option<Ring<DiskFile>> {
+    fn open(&mut self) -> Option<BlackBoxRing<DiskFile>> {
         self.since_check = 0;
         match self.try_open() {
             Ok((ring, remarks)) => {
@@ -108,7 +108,7 @@ impl Writer {
         }
     }
 
-    fn try_open(&self) -> Result<(Ring<DiskFile>, Vec<String>), BlackBoxError> {
+    fn try_open(&self) -> Result<(BlackBoxRing<DiskFile>, Vec<String>), BlackBoxError> {
         let now = clock::now();
         let folder = Folder::read(&self.storage)?;
         let last_boot = folder.last_boot(self.boot_id, now);
@@ -118,7 +118,7 @@ impl Writer {
     }
 
     /// Makes and writes the record of this second.
-    pub(super) fn second<D: Disk>(&mut self, ring: &mut Ring<D>, closed: bool) {
+    pub(super) fn second<D: Disk>(&mut self, ring: &mut BlackBoxRing<D>, closed: bool) {
         let began = clock::monotonic();
         let mut record = self.record(clock::now());
         record.closed = closed;
@@ -139,8 +139,8 @@ impl Writer {
         self.since_check += 1;
     }
 
-    fn record(&mut self, at: Moment) -> Record {
-        let mut record = Record::new(self.boot_id, at);
+    fn record(&mut self, at: Moment) -> BlackBoxRecord {
+        let mut record = BlackBoxRecord::new(self.boot_id, at);
         record.reported = self.shared.is_reported();
         record.write_took = self.write_took;
         // The status is released before the disk is waited for.
@@ -161,7 +161,7 @@ impl Writer {
         missed
     }
 
-    fn must_reopen(&mut self, ring: &Ring<DiskFile>) -> bool {
+    fn must_reopen(&mut self, ring: &BlackBoxRing<DiskFile>) -> bool {
         if self.since_check < CHECK_AFTER {
             return false;
         }
@@ -182,7 +182,7 @@ impl Writer {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 bytes")]
-fn copy_vitals(vitals: &Vitals, to: &mut Record) {
+fn copy_vitals(vitals: &Vitals, to: &mut BlackBoxRecord) {
     let whole = |reading: Reading<u64>| reading.map(|bytes| bytes as f64);
     to.set(Signal::Total, whole(vitals.total));
     to.set(Signal::Free, whole(vitals.free));

@@ -40,12 +40,12 @@ const AGAIN_AT_MOST: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct HealthReports {
     to: Option<SyncSender<Event>>,
-    shared: Arc<Shared>,
+    shared: Arc<NvsentinelShared>,
 }
 
 /// What the loop and the thread share.
 #[derive(Debug, Default)]
-struct Shared {
+struct NvsentinelShared {
     /// Faults that did not fit.
     lost: AtomicU64,
     /// Whether NVSentinel may repair the node: no rule of this program reboots it.
@@ -109,7 +109,7 @@ struct Sender {
     socket: PathBuf,
     runtime: runtime::Runtime,
     status: Arc<ArcSwap<Status>>,
-    shared: Arc<Shared>,
+    shared: Arc<NvsentinelShared>,
     reports: Reports,
     outage: Option<Outage>,
 }

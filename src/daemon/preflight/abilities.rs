@@ -53,7 +53,7 @@ pub(super) enum Reclaims {
 
 /// Access to Docker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Docker {
+pub(super) enum DockerAccess {
     /// Its socket is writable.
     Open,
     /// It is not writable, or not a socket.
@@ -71,7 +71,7 @@ pub(super) struct Abilities {
     /// Whether the kernel has cachestat(2).
     pub(super) has_cachestat: bool,
     pub(super) reclaims: Reclaims,
-    pub(super) docker: Docker,
+    pub(super) docker: DockerAccess,
 }
 
 impl Abilities {
@@ -134,12 +134,13 @@ fn reclaims(root: &Path) -> Reclaims {
     }
 }
 
-fn docker(socket: &Path) -> Docker {
+fn docker(socket: &Path) -> DockerAccess {
     match fs::metadata(socket) {
-        Ok(found) if !found.file_type().is_socket() => Docker::Closed(Errno::NOTSOCK),
-        Ok(_) => access(socket, Access::WRITE_OK).map_or_else(Docker::Closed, |()| Docker::Open),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Docker::Absent,
-        Err(error) => Docker::Closed(Errno::from_io_error(&error).unwrap_or(Errno::ACCESS)),
+        Ok(found) if !found.file_type().is_socket() => DockerAccess::Closed(Errno::NOTSOCK),
+        Ok(_) => access(socket, Access::WRITE_OK)
+            .map_or_else(DockerAccess::Closed, |()| DockerAccess::Open),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => DockerAccess::Absent,
+        Err(error) => DockerAccess::Closed(Errno::from_io_error(&error).unwrap_or(Errno::ACCESS)),
     }
 }
 
@@ -163,11 +164,11 @@ mod tests {
         symlink("1", folder.path().join("self")).unwrap();
         assert_eq!(numbers(folder.path()), Numbers::Others);
         let socket = folder.path().join("sock");
-        assert_eq!(docker(&socket), Docker::Absent);
+        assert_eq!(docker(&socket), DockerAccess::Absent);
         let _listener = UnixListener::bind(&socket).unwrap();
-        assert_eq!(docker(&socket), Docker::Open);
+        assert_eq!(docker(&socket), DockerAccess::Open);
         fs::write(folder.path().join("file"), "").unwrap();
-        assert_eq!(docker(&folder.path().join("file")), Docker::Closed(Errno::NOTSOCK));
+        assert_eq!(docker(&folder.path().join("file")), DockerAccess::Closed(Errno::NOTSOCK));
     }
 
     #[test]

@@ -14,12 +14,14 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 use crate::clients::check_permissions;
-use crate::config::reader::Loaded;
+use crate::config::reader::LoadedConfig;
 use crate::config::settings::Settings;
-use crate::model::{ADD_SHIPPED, EngineMatch, Mode, Part, SecretSource, ShippedRule, off_names};
+use crate::model::{
+    ADD_SHIPPED, EngineMatch, Mode, SecretSource, ShippedPart, ShippedRule, off_names,
+};
 use crate::policy::rule::RuleSet;
 use crate::sources::memory::has_pressure;
-use abilities::{Abilities, Docker, Numbers, Reclaims};
+use abilities::{Abilities, DockerAccess, Numbers, Reclaims};
 
 /// Capabilities of `evict_checkpoint`, to see and evict files and pages of other users.
 const OF_EVICTION: [(CapabilitySet, &str); 4] = [
@@ -34,7 +36,7 @@ const OF_STOPPING: [(CapabilitySet, &str); 1] = [(CapabilitySet::KILL, "CAP_KILL
 
 /// A missing ability, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingAbility {
     /// What cannot be done.
     pub what: String,
     /// What a person can do about it.
@@ -44,7 +46,7 @@ pub struct Missing {
 }
 
 /// Logs what the configuration has that is worth a warning.
-pub(super) fn report(loaded: &Loaded) {
+pub(super) fn report(loaded: &LoadedConfig) {
     for remark in &loaded.remarks {
         tracing::warn!("{remark}");
     }
@@ -64,7 +66,7 @@ fn report_shipped_off(off: &[ShippedRule]) {
         return;
     }
     let is_off = |part| off.iter().any(|rule| rule.part == Some(part));
-    let (brake, load_guard) = (is_off(Part::Brake), is_off(Part::LoadGuard));
+    let (brake, load_guard) = (is_off(ShippedPart::Brake), is_off(ShippedPart::LoadGuard));
     tracing::warn!(
         count = off.len(),
         brake_off = brake,
@@ -77,10 +79,10 @@ fn report_shipped_off(off: &[ShippedRule]) {
 
 /// Checks everything that the rules' actions need, and files that only some kernels have.
 /// Read-only.
-pub fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
+pub fn missing(settings: &Settings, rules: &RuleSet) -> Vec<MissingAbility> {
     let mut missing = Vec::new();
     if !has_pressure(&settings.path.procfs) {
-        missing.push(Missing {
+        missing.push(MissingAbility {
             what: "memory pressure (PSI): the kernel does not offer it".to_owned(),
             remedy: "add psi=1 to the kernel's command line, and boot",
             wanted_now: true,
@@ -107,7 +109,7 @@ fn wanted(action: &str, mode: Mode, rules: &RuleSet) -> Option<bool> {
 }
 
 /// Files that actions write.
-fn unwritable(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
+fn unwritable(settings: &Settings, rules: &RuleSet) -> Vec<MissingAbility> {
     let procfs = &settings.path.procfs;
     // Every control group has one; if it is writable, so are its siblings.
     let root = settings.path.sysfs.join("fs/cgroup");
@@ -127,7 +129,7 @@ fn unwritable(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
         let named: Vec<String> = named.map(|(_, file)| file.display().to_string()).collect();
         let what =
             format!("{}: {} cannot be written: {error}", of_actions(&actions), named.join(", "));
-        Missing { what, remedy: to_write(error), wanted_now }
+        MissingAbility { what, remedy: to_write(error), wanted_now }
     };
     by_cause(refused, settings, rules).into_iter().map(report).collect()
 }
@@ -171,8 +173,8 @@ fn to_write(error: Errno) -> &'static str {
 }
 
 /// Other needs of actions, and alternatives.
-fn unable(settings: &Settings, rules: &RuleSet, able: &Abilities) -> Vec<Missing> {
-    let actions: [(&'static str, Vec<Lack>); 4] = [
+fn unable(settings: &Settings, rules: &RuleSet, able: &Abilities) -> Vec<MissingAbility> {
+    let actions: [(&'static str, Vec<LackText>); 4] = [
         ("evict_checkpoint", evicting(able)),
         ("stop_engine", stopping(settings, able)),
         ("empty_cache", emptying(able).into_iter().collect()),
@@ -181,18 +183,16 @@ fn unable(settings: &Settings, rules: &RuleSet, able: &Abilities) -> Vec<Missing
     let lacks = actions
         .into_iter()
         .flat_map(|(action, lacks)| lacks.into_iter().map(move |lack| (lack, action)));
-    let report = |((what, remedy), actions, wanted_now): (Lack, Vec<&str>, bool)| Missing {
-        what: format!("{}: {what}", of_actions(&actions)),
-        remedy,
-        wanted_now,
+    let report = |((what, remedy), actions, wanted_now): (LackText, Vec<&str>, bool)| {
+        MissingAbility { what: format!("{}: {what}", of_actions(&actions)), remedy, wanted_now }
     };
     by_cause(lacks, settings, rules).into_iter().map(report).collect()
 }
 
 /// A missing ability and its remedy.
-type Lack = (String, &'static str);
+type LackText = (String, &'static str);
 
-fn evicting(able: &Abilities) -> Vec<Lack> {
+fn evicting(able: &Abilities) -> Vec<LackText> {
     let mut lacks = Vec::new();
     lacks.extend(holding(able));
     lacks.extend(incapable(able, &OF_EVICTION).map(|names| {
@@ -213,7 +213,7 @@ fn evicting(able: &Abilities) -> Vec<Lack> {
     lacks
 }
 
-fn stopping(settings: &Settings, able: &Abilities) -> Vec<Lack> {
+fn stopping(settings: &Settings, able: &Abilities) -> Vec<LackText> {
     let mut lacks = Vec::new();
     lacks.extend(holding(able));
     lacks.extend(incapable(able, &OF_STOPPING).map(|names| {
@@ -226,22 +226,24 @@ fn stopping(settings: &Settings, able: &Abilities) -> Vec<Lack> {
         matches.namespace.is_none() && (matches.container.is_some() || !matches.labels.is_empty())
     };
     match able.docker {
-        Docker::Closed(error) => lacks.push((
+        DockerAccess::Closed(error) => lacks.push((
             format!("{socket} cannot be used: {error}: containers may be started again"),
             "run as uid 0 or in the group that owns the socket, or give --path.docker-socket",
         )),
-        Docker::Absent if settings.engines.iter().any(|engine| is_in_one(&engine.matches)) => {
+        DockerAccess::Absent
+            if settings.engines.iter().any(|engine| is_in_one(&engine.matches)) =>
+        {
             lacks.push((
                 format!("there is no {socket}: containers may be started again"),
                 "mount Docker's socket, or give --path.docker-socket",
             ));
         }
-        Docker::Open | Docker::Absent => {}
+        DockerAccess::Open | DockerAccess::Absent => {}
     }
     lacks
 }
 
-fn emptying(able: &Abilities) -> Option<Lack> {
+fn emptying(able: &Abilities) -> Option<LackText> {
     incapable(able, &[(CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN")]).map(|name| {
         let what = format!(
             "without {name}, an engine in a container is emptied only if its address or port can \
@@ -252,7 +254,7 @@ fn emptying(able: &Abilities) -> Option<Lack> {
 }
 
 /// Key files of engines that cannot be read. Keys are not read here.
-fn keyless(settings: &Settings) -> Vec<Missing> {
+fn keyless(settings: &Settings) -> Vec<MissingAbility> {
     let mut missing = Vec::new();
     for engine in &settings.engines {
         for source in [&engine.keys.api, &engine.keys.admin].into_iter().flatten() {
@@ -267,7 +269,7 @@ fn keyless(settings: &Settings) -> Vec<Missing> {
                     std::env::var_os(&**name).is_none().then(|| "it is not set".to_owned())
                 }
             };
-            missing.extend(why.map(|why| Missing {
+            missing.extend(why.map(|why| MissingAbility {
                 what: format!("the key of engine {}: {source}: {why}", engine.name),
                 remedy: "put it there, readable for this program alone",
                 wanted_now: true,
@@ -278,7 +280,7 @@ fn keyless(settings: &Settings) -> Vec<Missing> {
 }
 
 /// Whether processes can be stopped by their pids.
-fn holding(able: &Abilities) -> Option<Lack> {
+fn holding(able: &Abilities) -> Option<LackText> {
     let remedy = "run in the host's PID namespace (containers: --pid=host), with its /proc";
     match able.numbers {
         Numbers::Ours => None,
@@ -311,7 +313,7 @@ fn incapable(able: &Abilities, wanted: &[(CapabilitySet, &str)]) -> Option<Strin
     (!names.is_empty()).then(|| format!("{}{within}", names.join(", ")))
 }
 
-fn reclaiming(able: &Abilities) -> Option<Lack> {
+fn reclaiming(able: &Abilities) -> Option<LackText> {
     match able.reclaims {
         Reclaims::Exactly => None,
         Reclaims::Everything => Some((

@@ -6,25 +6,28 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
-use super::{Lack, Missing, wanted};
+use super::{LackText, MissingAbility, wanted};
 use crate::config::settings::Settings;
 use crate::model::{RebootSettings, RebootWay};
 use crate::policy::rule::RuleSet;
 use crate::supervisors::logind::Bus;
 
 /// What the way needs and is missing.
-pub(super) fn missing(settings: &Settings, rules: &RuleSet) -> Vec<Missing> {
+pub(super) fn missing(settings: &Settings, rules: &RuleSet) -> Vec<MissingAbility> {
     let Some(wanted_now) = wanted("reboot", settings.mode, rules) else { return Vec::new() };
     let search = std::env::var_os("PATH").unwrap_or_default();
     let reboot = &rules.guard_rails.reboot;
     let lacks = of_way(&reboot.way, &Bus::system(), &search);
     let lacks = lacks.into_iter().chain(of_sysrq(reboot, &settings.path.procfs));
-    let report =
-        |(what, remedy)| Missing { what: format!("action reboot: {what}"), remedy, wanted_now };
+    let report = |(what, remedy)| MissingAbility {
+        what: format!("action reboot: {what}"),
+        remedy,
+        wanted_now,
+    };
     lacks.map(report).collect()
 }
 
-pub(super) fn of_way(way: &RebootWay, bus: &Bus, search: &OsStr) -> Option<Lack> {
+pub(super) fn of_way(way: &RebootWay, bus: &Bus, search: &OsStr) -> Option<LackText> {
     match way {
         RebootWay::Logind => of_bus(bus),
         RebootWay::Sentinel { file } => of_sentinel(file),
@@ -33,7 +36,7 @@ pub(super) fn of_way(way: &RebootWay, bus: &Bus, search: &OsStr) -> Option<Lack>
 }
 
 /// The D-Bus service is checked.
-fn of_bus(bus: &Bus) -> Option<Lack> {
+fn of_bus(bus: &Bus) -> Option<LackText> {
     let socket = bus.socket();
     let error = access(socket, Access::WRITE_OK).err()?;
     Some((
@@ -46,7 +49,7 @@ fn of_bus(bus: &Bus) -> Option<Lack> {
     ))
 }
 
-fn of_sentinel(file: &Path) -> Option<Lack> {
+fn of_sentinel(file: &Path) -> Option<LackText> {
     let folder = file.parent()?;
     let error = access(folder, Access::WRITE_OK | Access::EXEC_OK).err()?;
     Some((
@@ -56,7 +59,7 @@ fn of_sentinel(file: &Path) -> Option<Lack> {
     ))
 }
 
-fn of_command(program: &str, search: &OsStr) -> Option<Lack> {
+fn of_command(program: &str, search: &OsStr) -> Option<LackText> {
     let remedy = "install it, or change reboot.command; an absolute path is searched nowhere else";
     if program.contains('/') {
         let error = runnable(Path::new(program)).err()?;
@@ -73,7 +76,7 @@ fn runnable(file: &Path) -> Result<(), Errno> {
     if file.is_file() { Ok(()) } else { Err(Errno::ISDIR) }
 }
 
-fn of_sysrq(reboot: &RebootSettings, procfs: &Path) -> Option<Lack> {
+fn of_sysrq(reboot: &RebootSettings, procfs: &Path) -> Option<LackText> {
     reboot.sysrq_after?;
     let file = procfs.join("sysrq-trigger");
     let error = access(&file, Access::WRITE_OK).err()?;

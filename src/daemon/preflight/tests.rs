@@ -26,7 +26,7 @@ fn all() -> Abilities {
         numbers: Numbers::Ours,
         has_cachestat: true,
         reclaims: Reclaims::Exactly,
-        docker: Docker::Open,
+        docker: DockerAccess::Open,
     }
 }
 
@@ -68,7 +68,7 @@ fn each_missing_ability_is_reported_for_its_actions() {
     let half = CapabilitySet::all() - CapabilitySet::SYS_NICE - CapabilitySet::FOWNER;
     let half = Abilities { capabilities: half, ..all() };
     let rootless = Abilities { is_in_user_namespace: true, ..all() };
-    let closed = Abilities { docker: Docker::Closed(Errno::ACCESS), ..all() };
+    let closed = Abilities { docker: DockerAccess::Closed(Errno::ACCESS), ..all() };
     let first = Abilities { reclaims: Reclaims::Everything, ..all() };
     let none = Abilities { reclaims: Reclaims::NoController, ..all() };
     for (rules, able, wanted) in [
@@ -115,7 +115,7 @@ fn one_lack_of_several_actions_is_reported_once() {
 #[test]
 fn an_absent_docker_is_reported_only_if_containers_are_declared() {
     let stop = rules("stop_engine: {grace: 1s}", "enforce");
-    let able = Abilities { docker: Docker::Absent, ..all() };
+    let able = Abilities { docker: DockerAccess::Absent, ..all() };
     assert_eq!(missing_with(&stop, &able), Vec::<String>::new());
     let settings = settings("engines: [{name: a, match: {label: app=llm}}]");
     let missing = unable(&settings, &stop, &able);

@@ -4,12 +4,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rustix::event::PollFlags;
 
-use super::{Sampling, Taken};
+use super::{SampleTime, Sampling};
 use crate::config::settings::SamplingInterval;
 use crate::daemon::clock;
 use crate::model::{DecisionId, Mode, Moment};
 use crate::policy::Policy;
-use crate::policy::pace::{CALM, CHECK_EVERY, Memory, WATCHFUL};
+use crate::policy::pace::{CALM, CHECK_EVERY, MemoryMeasurement, WATCHFUL};
 use crate::policy::rule::RuleSet;
 use crate::sys::free_memory::FreeMemory;
 
@@ -20,8 +20,8 @@ fn policy() -> Policy {
     Policy::new(started, Mode::Observe, &RuleSet::default(), DecisionId(1))
 }
 
-fn at(monotonic: Duration) -> Taken {
-    Taken { monotonic, uptime: monotonic }
+fn at(monotonic: Duration) -> SampleTime {
+    SampleTime { monotonic, uptime: monotonic }
 }
 
 fn fixed() -> Sampling {
@@ -137,7 +137,7 @@ fn only_a_check_that_shows_a_collapse_brings_the_sample_forward() {
         let Some(auto) = &mut sampling.auto else { panic!("it is auto") };
         let before = clock::uptime().saturating_sub(Duration::from_millis(300));
         let free = now.free_bytes as f64 + more;
-        let memory = Memory { total, free, available: total, reserve: 0.0 };
+        let memory = MemoryMeasurement { total, free, available: total, reserve: 0.0 };
         auto.pace.measured(before, Some(memory));
         sampling.check_free(evictable);
         assert_eq!(sampling.due < later, is_brought_forward, "{more}");

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::version::Version;
-use super::{Fact, Facts, Finding, RunningLoader, Severity};
+use super::version::PackageVersion;
+use super::{DoctorFacts, Fact, Finding, RunningLoader, Severity};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::engines::loaders::Loader;
 use crate::engines::{LaunchCommand, facts};
@@ -22,19 +22,19 @@ const SHIPPED: &str = include_str!("../advice.yaml");
 
 /// All that is known.
 #[derive(Clone, Debug, Default)]
-pub struct Advice {
+pub struct AdviceTable {
     /// In the order of the file.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<AdviceEntry>,
     /// Repositories of images, and the package whose version their tags are.
     images: BTreeMap<String, String>,
 }
 
 /// One fact, and when it holds.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct AdviceEntry {
     /// Its name, which is in findings.
     pub id: String,
-    when: When,
+    when: EntryConditions,
     /// The severity of its finding.
     pub severity: Severity,
     /// The consequence.
@@ -44,13 +44,13 @@ pub struct Entry {
     /// Where it is from.
     pub source: String,
     /// How sure it is.
-    pub certainty: Certainty,
+    pub certainty: AdviceCertainty,
 }
 
 /// How sure an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Certainty {
+pub enum AdviceCertainty {
     /// Somebody published a measurement, or several saw it.
     Measured,
     /// Read in the source of the driver, the kernel or the engine.
@@ -61,7 +61,7 @@ pub enum Certainty {
     OneReport,
 }
 
-impl Certainty {
+impl AdviceCertainty {
     const NAMES: [(&'static str, Self); 4] = [
         ("measured", Self::Measured),
         ("source_code", Self::SourceCode),
@@ -82,42 +82,42 @@ impl Certainty {
 
 /// The conditions of an entry, all of which must hold.
 #[derive(Clone, Debug, Default)]
-struct When {
+struct EntryConditions {
     /// Empty: it is about the node, not about an engine.
     engines: Vec<EngineKind>,
     loaders: Vec<String>,
-    options: Names,
-    variables: Names,
-    packages: Vec<(String, Range<Version>)>,
+    options: PresentNames,
+    variables: PresentNames,
+    packages: Vec<(String, VersionRange<PackageVersion>)>,
     /// Profiles of the node.
     machines: Vec<String>,
     /// The size of a page.
     page_kib: Option<u64>,
-    driver: Option<Range<Vec<u32>>>,
+    driver: Option<VersionRange<Vec<u32>>>,
     is_proprietary: bool,
-    kernel: Option<(String, Range<Vec<u32>>)>,
-    dgx_os: Option<Range<Version>>,
+    kernel: Option<(String, VersionRange<Vec<u32>>)>,
+    dgx_os: Option<VersionRange<PackageVersion>>,
     /// Free CMA pages beyond the total of CMA, at least.
     hidden_cma_gib: Option<u64>,
 }
 
 /// Names of which one is present, or all are absent.
 #[derive(Clone, Debug, Default)]
-struct Names {
+struct PresentNames {
     present: Vec<String>,
     absent: Vec<String>,
 }
 
 /// Versions from one on, and before another.
 #[derive(Clone, Debug, Default)]
-struct Range<V> {
+struct VersionRange<V> {
     from: Option<V>,
     before: Option<V>,
 }
 
 /// An engine's command, as it runs or as a unit starts it.
 #[derive(Clone, Debug)]
-pub struct Started {
+pub struct StartedEngine {
     /// Its kind.
     pub engine: EngineKind,
     /// How it reads weights.
@@ -139,7 +139,7 @@ pub struct Versions {
     pub otherwise: String,
 }
 
-impl Started {
+impl StartedEngine {
     /// A command, and the versions of what it runs.
     pub fn new(command: LaunchCommand, versions: Versions) -> Self {
         let LaunchCommand { engine, loader, options, variables, .. } = command;
@@ -154,20 +154,20 @@ pub fn package_name(text: &str) -> String {
 
 /// Whether a condition holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Holds {
+enum ConditionResult {
     Yes,
     No,
     /// With the reason, unless another check reports it.
     Unknown(Option<String>),
 }
 
-impl From<bool> for Holds {
+impl From<bool> for ConditionResult {
     fn from(holds: bool) -> Self {
         if holds { Self::Yes } else { Self::No }
     }
 }
 
-impl Holds {
+impl ConditionResult {
     /// Whether both hold.
     fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -194,27 +194,29 @@ impl Holds {
     }
 }
 
-impl<V: Ord> Range<V> {
+impl<V: Ord> VersionRange<V> {
     fn contains(&self, version: &V) -> bool {
         self.from.as_ref().is_none_or(|from| version >= from)
             && self.before.as_ref().is_none_or(|before| version < before)
     }
 }
 
-impl Range<Version> {
-    fn holds(&self, what: &str, text: &str) -> Holds {
-        let Some(version) = Version::parse(text) else {
-            return Holds::Unknown(Some(format!("{what} has the version {text:?}, which is none")));
+impl VersionRange<PackageVersion> {
+    fn holds(&self, what: &str, text: &str) -> ConditionResult {
+        let Some(version) = PackageVersion::parse(text) else {
+            return ConditionResult::Unknown(Some(format!(
+                "{what} has the version {text:?}, which is none"
+            )));
         };
         if version.is_development() && self.before.is_some() && self.contains(&version) {
             let text = format!("{what} {text} was built between releases, and may have the fix");
-            return Holds::Unknown(Some(text));
+            return ConditionResult::Unknown(Some(text));
         }
         self.contains(&version).into()
     }
 }
 
-impl Names {
+impl PresentNames {
     fn hold(&self, names: &BTreeSet<String>) -> bool {
         let is_there = |name: &String| names.contains(name);
         (self.present.is_empty() || self.present.iter().any(is_there))
@@ -226,57 +228,57 @@ impl Names {
     }
 }
 
-impl When {
-    fn holds_on(&self, facts: &Facts) -> Holds {
-        let mut holds = Holds::Yes;
+impl EntryConditions {
+    fn holds_on(&self, facts: &DoctorFacts) -> ConditionResult {
+        let mut holds = ConditionResult::Yes;
         if !self.machines.is_empty() {
             let is_such = |(profile, _): &(String, _)| self.machines.contains(profile).into();
-            holds = holds.and(Holds::of_fact(&facts.settings, is_such).reported());
+            holds = holds.and(ConditionResult::of_fact(&facts.settings, is_such).reported());
         }
         if let Some(page_kib) = self.page_kib {
             holds = holds.and((facts.page_bytes >> 10 == page_kib).into());
         }
         if self.driver.is_some() || self.is_proprietary {
             let is_in = |text: &String| match driver(text) {
-                None => Holds::Unknown(None),
+                None => ConditionResult::Unknown(None),
                 Some(found) => {
                     let range = self.driver.as_ref();
                     let is_in = range.is_none_or(|range| range.contains(&found.numbers));
                     (is_in && (!self.is_proprietary || found.is_proprietary)).into()
                 }
             };
-            holds = holds.and(Holds::of_fact(&facts.driver, is_in).reported());
+            holds = holds.and(ConditionResult::of_fact(&facts.driver, is_in).reported());
         }
         if let Some((flavour, range)) = &self.kernel {
             let is_in = |text: &String| match numbers::kernel(text) {
-                None => Holds::Unknown(None),
+                None => ConditionResult::Unknown(None),
                 Some(found) => {
                     (found.is_of_flavour(flavour) && range.contains(&found.numbers)).into()
                 }
             };
-            holds = holds.and(Holds::of_fact(&facts.kernel, is_in).reported());
+            holds = holds.and(ConditionResult::of_fact(&facts.kernel, is_in).reported());
         }
         if let Some(range) = &self.dgx_os {
             let is_in = |text: &String| range.holds("DGX OS", text);
-            holds = holds.and(Holds::of_fact(&facts.dgx_os, is_in));
+            holds = holds.and(ConditionResult::of_fact(&facts.dgx_os, is_in));
         }
         if let Some(least) = self.hidden_cma_gib {
             let is_more = |bytes: &u64| (bytes >> 30 >= least).into();
-            holds = holds.and(Holds::of_fact(&facts.hidden_cma_bytes, is_more));
+            holds = holds.and(ConditionResult::of_fact(&facts.hidden_cma_bytes, is_more));
         }
         holds
     }
 
-    fn holds_for(&self, started: &Started) -> Holds {
+    fn holds_for(&self, started: &StartedEngine) -> ConditionResult {
         let is_loader = |name: &String| name == started.loader.name;
         let is_such = self.engines.contains(&started.engine)
             && (self.loaders.is_empty() || self.loaders.iter().any(is_loader))
             && self.options.hold(&started.options);
-        let mut holds = Holds::from(is_such);
+        let mut holds = ConditionResult::from(is_such);
         if !self.variables.is_empty() {
             holds = holds.and(match &started.variables {
                 Ok(variables) => self.variables.hold(variables).into(),
-                Err(why) => Holds::Unknown(Some(why.clone())),
+                Err(why) => ConditionResult::Unknown(Some(why.clone())),
             });
         }
         for (package, range) in &self.packages {
@@ -284,7 +286,9 @@ impl When {
                 Some(text) => range.holds(package, text),
                 None => {
                     let why = &started.versions.otherwise;
-                    Holds::Unknown(Some(format!("the version of {package} is unknown: {why}")))
+                    ConditionResult::Unknown(Some(format!(
+                        "the version of {package} is unknown: {why}"
+                    )))
                 }
             });
         }
@@ -303,7 +307,7 @@ impl When {
     }
 }
 
-impl Advice {
+impl AdviceTable {
     /// The advice inside the binary. `machines` are the names of all profiles.
     ///
     /// # Errors
@@ -349,8 +353,8 @@ impl Advice {
         let known = self.images.iter().find_map(|(repository, package)| {
             let (_, rest) = image.split_once(repository.as_str())?;
             let version = rest.split('@').next()?.strip_prefix(':')?;
-            Version::of_tag(version)?;
-            let version = Version::parse(version).map_or_else(
+            PackageVersion::of_tag(version)?;
+            let version = PackageVersion::parse(version).map_or_else(
                 || version.split('-').next().unwrap_or_default().to_owned(),
                 |_| version.to_owned(),
             );
@@ -361,7 +365,7 @@ impl Advice {
     }
 }
 
-impl Entry {
+impl AdviceEntry {
     /// The condition that decides whether it is about the node alone.
     fn is_of_node(&self) -> bool {
         self.when.engines.is_empty()
@@ -385,7 +389,7 @@ impl Entry {
 }
 
 /// What is known against the kernel, the driver or the node, as one check reports it.
-pub(super) fn of_node(all: &Facts, check: &str) -> Vec<Finding> {
+pub(super) fn of_node(all: &DoctorFacts, check: &str) -> Vec<Finding> {
     let version = |fact: &Fact<String>| match fact {
         Fact::Is(text) => text.trim().to_owned(),
         Fact::Absent | Fact::Unknown(_) => String::new(),
@@ -398,21 +402,21 @@ pub(super) fn of_node(all: &Facts, check: &str) -> Vec<Finding> {
         }
         _ => "this node".to_owned(),
     };
-    let is_of = |entry: &&Entry| entry.is_of_node() && entry.when.check() == check;
-    let finding = |entry: &Entry| match entry.when.holds_on(all) {
-        Holds::Yes => Some(entry.finding(&about)),
-        Holds::Unknown(Some(why)) => {
+    let is_of = |entry: &&AdviceEntry| entry.is_of_node() && entry.when.check() == check;
+    let finding = |entry: &AdviceEntry| match entry.when.holds_on(all) {
+        ConditionResult::Yes => Some(entry.finding(&about)),
+        ConditionResult::Unknown(Some(why)) => {
             let text = format!("{why}; not examined: {}", entry.id);
             Some(Finding::new(entry.when.check(), Severity::Unknown, text))
         }
-        Holds::No | Holds::Unknown(None) => None,
+        ConditionResult::No | ConditionResult::Unknown(None) => None,
     };
     all.advice.entries.iter().filter(is_of).filter_map(finding).collect()
 }
 
 /// What is known against the engines that run, and against those that units start.
-pub(super) fn examine(all: &Facts) -> Vec<Finding> {
-    let mut started: Vec<(String, &Started)> = Vec::new();
+pub(super) fn examine(all: &DoctorFacts) -> Vec<Finding> {
+    let mut started: Vec<(String, &StartedEngine)> = Vec::new();
     if let Fact::Is(loaders) = &all.loaders {
         started.extend(loaders.iter().filter_map(|running| match running {
             RunningLoader::Server { pid, started } => {
@@ -437,14 +441,16 @@ pub(super) fn examine(all: &Facts) -> Vec<Finding> {
     findings
 }
 
-fn of_engine(all: &Facts, subject: &str, started: &Started) -> Vec<Finding> {
+fn of_engine(all: &DoctorFacts, subject: &str, started: &StartedEngine) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut unknown: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for entry in all.advice.entries.iter().filter(|entry| !entry.is_of_node()) {
         match entry.when.holds_on(all).and(entry.when.holds_for(started)) {
-            Holds::Yes => findings.push(entry.finding(&about(entry, started)).of(subject)),
-            Holds::Unknown(Some(why)) => unknown.entry(why).or_default().push(&entry.id),
-            Holds::No | Holds::Unknown(None) => {}
+            ConditionResult::Yes => {
+                findings.push(entry.finding(&about(entry, started)).of(subject))
+            }
+            ConditionResult::Unknown(Some(why)) => unknown.entry(why).or_default().push(&entry.id),
+            ConditionResult::No | ConditionResult::Unknown(None) => {}
         }
     }
     findings.extend(unknown.into_iter().map(|(why, ids)| {
@@ -455,7 +461,7 @@ fn of_engine(all: &Facts, subject: &str, started: &Started) -> Vec<Finding> {
 }
 
 /// What the sentence of an entry is about: packages with their versions, a loader or an engine.
-fn about(entry: &Entry, started: &Started) -> String {
+fn about(entry: &AdviceEntry, started: &StartedEngine) -> String {
     let version = |(package, _): &(String, _)| {
         started.versions.known.get(package).map(|version| format!("{package} {version}"))
     };

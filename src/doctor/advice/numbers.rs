@@ -2,7 +2,7 @@
 
 /// A version from one of the node's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::doctor) struct Version<'t> {
+pub(in crate::doctor) struct FileVersion<'t> {
     /// Its text in the file.
     pub(in crate::doctor) text: &'t str,
     pub(super) numbers: Vec<u32>,
@@ -12,7 +12,7 @@ pub(in crate::doctor) struct Version<'t> {
     pub(super) is_proprietary: bool,
 }
 
-impl Version<'_> {
+impl FileVersion<'_> {
     /// Whether a kernel is of this flavour, or of one that begins with its name: `nvidia-64k`.
     pub(super) fn is_of_flavour(&self, flavour: &str) -> bool {
         let rest = self.flavour.strip_prefix(flavour);
@@ -32,7 +32,7 @@ fn numbers(text: &str) -> Option<Vec<u32>> {
 }
 
 /// `6.17.0-1008-nvidia-64k`; `None` for another form.
-pub(super) fn kernel(text: &str) -> Option<Version<'_>> {
+pub(super) fn kernel(text: &str) -> Option<FileVersion<'_>> {
     let text = text.trim();
     let (release, rest) = text.split_once('-')?;
     let (build, flavour) = rest.split_once('-')?;
@@ -41,11 +41,11 @@ pub(super) fn kernel(text: &str) -> Option<Version<'_>> {
     }
     let mut all = numbers(release).filter(|numbers| numbers.len() == 3)?;
     all.extend(numbers(build).filter(|numbers| numbers.len() == 1)?);
-    Some(Version { text, numbers: all, flavour, is_proprietary: false })
+    Some(FileVersion { text, numbers: all, flavour, is_proprietary: false })
 }
 
 /// `NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build …`.
-pub(in crate::doctor) fn driver(text: &str) -> Option<Version<'_>> {
+pub(in crate::doctor) fn driver(text: &str) -> Option<FileVersion<'_>> {
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     let version = |word: &'_ str| {
         let numbers = numbers(word).filter(|numbers| (2..=4).contains(&numbers.len()))?;
@@ -55,7 +55,7 @@ pub(in crate::doctor) fn driver(text: &str) -> Option<Version<'_>> {
     let mut words = line.split_ascii_whitespace();
     let (text, numbers) = words.find_map(|word| Some((word, version(word)?)))?;
     let is_proprietary = line.contains("Kernel Module") && !line.contains("Open Kernel Module");
-    Some(Version { text, numbers, flavour: "", is_proprietary })
+    Some(FileVersion { text, numbers, flavour: "", is_proprietary })
 }
 
 /// A bound of a range: `590`, `460.27.04`, `6.17.0-1008`.

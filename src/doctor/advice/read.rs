@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Advice, Certainty, Entry, Names, Range, When, numbers, package_name};
+use super::{
+    AdviceCertainty, AdviceEntry, AdviceTable, EntryConditions, PresentNames, VersionRange,
+    numbers, package_name,
+};
 use crate::config::decode::{Findings, Table, choice, each, list, pairs, text, value};
 use crate::config::mistake::{Mistakes, SourceText};
-use crate::config::yaml::{self, Node};
+use crate::config::yaml::{self, YamlNode};
 use crate::doctor::Severity;
-use crate::doctor::version::Version;
+use crate::doctor::version::PackageVersion;
 use crate::engines::ENGINES;
 use crate::model::EngineKind;
 
@@ -32,7 +35,7 @@ const WHEN: [&str; 12] = [
 const LONGEST_NAME: usize = 64;
 const LONGEST_TEXT: usize = 1024;
 
-pub(super) fn parse(source: &SourceText, machines: &[&str]) -> Result<Advice, Mistakes> {
+pub(super) fn parse(source: &SourceText, machines: &[&str]) -> Result<AdviceTable, Mistakes> {
     let root = yaml::parse(source).map_err(|mistake| Mistakes(vec![mistake]))?;
     let mut findings = Findings::new(source);
     let advice = file(&root, machines, &mut findings);
@@ -42,7 +45,7 @@ pub(super) fn parse(source: &SourceText, machines: &[&str]) -> Result<Advice, Mi
     }
 }
 
-fn file(node: &Node, machines: &[&str], findings: &mut Findings<'_>) -> Option<Advice> {
+fn file(node: &YamlNode, machines: &[&str], findings: &mut Findings<'_>) -> Option<AdviceTable> {
     let table = Table::read(node, "the file", &TOP, findings)?;
     let Some(node) = table.get("advice") else {
         findings.add(table.span(), "advice is missing").hint("write a list of entries: advice:");
@@ -59,10 +62,10 @@ fn file(node: &Node, machines: &[&str], findings: &mut Findings<'_>) -> Option<A
         Some(entry)
     });
     let images = table.read_or("images", BTreeMap::new(), images, findings);
-    Some(Advice { entries: entries?, images: images? })
+    Some(AdviceTable { entries: entries?, images: images? })
 }
 
-fn images(node: &Node, findings: &mut Findings<'_>) -> Option<BTreeMap<String, String>> {
+fn images(node: &YamlNode, findings: &mut Findings<'_>) -> Option<BTreeMap<String, String>> {
     let mut images = BTreeMap::new();
     for (repository, _, package) in pairs(node, "images", findings)? {
         let package = value(package, "a package", name, findings)?;
@@ -86,7 +89,7 @@ fn sentence(text: &str) -> Result<String, String> {
     is_text.then(|| text.trim().to_owned()).ok_or_else(wanted)
 }
 
-fn entry(node: &Node, machines: &[&str], findings: &mut Findings<'_>) -> Option<Entry> {
+fn entry(node: &YamlNode, machines: &[&str], findings: &mut Findings<'_>) -> Option<AdviceEntry> {
     let table = Table::read(node, "an entry", &ENTRY, findings)?;
     for key in ENTRY {
         if table.get(key).is_none() {
@@ -97,7 +100,7 @@ fn entry(node: &Node, machines: &[&str], findings: &mut Findings<'_>) -> Option<
     let id = table.value_or("id", String::new(), name, findings);
     let when = table.read_or(
         "when",
-        When::default(),
+        EntryConditions::default(),
         |node, findings| when(node, machines, findings),
         findings,
     );
@@ -105,8 +108,9 @@ fn entry(node: &Node, machines: &[&str], findings: &mut Findings<'_>) -> Option<
     let cause = table.value_or("cause", String::new(), sentence, findings);
     let cure = table.value_or("cure", String::new(), sentence, findings);
     let source = table.value_or("source", String::new(), sentence, findings);
-    let certainty = table.choice_or("certainty", Certainty::OneReport, &Certainty::NAMES, findings);
-    Some(Entry {
+    let certainty =
+        table.choice_or("certainty", AdviceCertainty::OneReport, &AdviceCertainty::NAMES, findings);
+    Some(AdviceEntry {
         id: id?,
         when: when?,
         severity: severity?,
@@ -117,7 +121,11 @@ fn entry(node: &Node, machines: &[&str], findings: &mut Findings<'_>) -> Option<
     })
 }
 
-fn when(node: &Node, machines: &[&str], findings: &mut Findings<'_>) -> Option<When> {
+fn when(
+    node: &YamlNode,
+    machines: &[&str],
+    findings: &mut Findings<'_>,
+) -> Option<EntryConditions> {
     let table = Table::read(node, "when", &WHEN, findings)?;
     let kinds: Vec<(&str, EngineKind)> = ENGINES
         .iter()
@@ -128,8 +136,8 @@ fn when(node: &Node, machines: &[&str], findings: &mut Findings<'_>) -> Option<W
     let engines = choices(&table, "engines", &kinds, findings);
     let machines = choices(&table, "machines", &machines, findings);
     let loaders = table.read_or("loaders", Vec::new(), texts, findings);
-    let options = table.read_or("options", Names::default(), options, findings);
-    let variables = table.read_or("variables", Names::default(), variables, findings);
+    let options = table.read_or("options", PresentNames::default(), options, findings);
+    let variables = table.read_or("variables", PresentNames::default(), variables, findings);
     let packages = table.read_or("packages", Vec::new(), packages, findings);
     let page_kib = table.value_optional("page_kib", number, findings);
     let driver = table.read_optional("driver", numeric_range, findings);
@@ -137,7 +145,7 @@ fn when(node: &Node, machines: &[&str], findings: &mut Findings<'_>) -> Option<W
     let kernel = table.read_optional("kernel", kernel, findings);
     let dgx_os = table.read_optional("dgx_os", version_range, findings);
     let hidden_cma_gib = table.value_optional("hidden_cma_gib", number, findings);
-    let when = When {
+    let when = EntryConditions {
         engines: engines?,
         loaders: loaders?,
         options: options?,
@@ -177,35 +185,35 @@ fn choices<T: Copy>(
     known: &[(&str, T)],
     findings: &mut Findings<'_>,
 ) -> Option<Vec<T>> {
-    let read = |node: &Node, findings: &mut Findings<'_>| {
+    let read = |node: &YamlNode, findings: &mut Findings<'_>| {
         let entries = list(node, key, findings)?;
         each(entries, findings, |node, findings| choice(node, key, known, findings))
     };
     table.read_or(key, Vec::new(), read, findings)
 }
 
-fn texts(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<String>> {
+fn texts(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<String>> {
     let entries = list(node, "it", findings)?;
     each(entries, findings, |node, findings| text(node, "a name", findings).map(str::to_owned))
 }
 
 fn named(
-    node: &Node,
+    node: &YamlNode,
     what: &str,
     one: fn(&str) -> Result<String, String>,
     findings: &mut Findings<'_>,
-) -> Option<Names> {
+) -> Option<PresentNames> {
     let table = Table::read(node, what, &["present", "absent"], findings)?;
-    let read = |node: &Node, findings: &mut Findings<'_>| {
+    let read = |node: &YamlNode, findings: &mut Findings<'_>| {
         let entries = list(node, what, findings)?;
         each(entries, findings, |node, findings| value(node, what, one, findings))
     };
     let present = table.read_or("present", Vec::new(), read, findings);
     let absent = table.read_or("absent", Vec::new(), read, findings);
-    Some(Names { present: present?, absent: absent? })
+    Some(PresentNames { present: present?, absent: absent? })
 }
 
-fn options(node: &Node, findings: &mut Findings<'_>) -> Option<Names> {
+fn options(node: &YamlNode, findings: &mut Findings<'_>) -> Option<PresentNames> {
     let option = |text: &str| match name(text) {
         Ok(text) if text.starts_with('-') => Ok(text.replace('_', "-")),
         _ => Err(format!("\"{text}\" is no option; write it as --name")),
@@ -213,11 +221,14 @@ fn options(node: &Node, findings: &mut Findings<'_>) -> Option<Names> {
     named(node, "options", option, findings)
 }
 
-fn variables(node: &Node, findings: &mut Findings<'_>) -> Option<Names> {
+fn variables(node: &YamlNode, findings: &mut Findings<'_>) -> Option<PresentNames> {
     named(node, "variables", name, findings)
 }
 
-fn packages(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<(String, Range<Version>)>> {
+fn packages(
+    node: &YamlNode,
+    findings: &mut Findings<'_>,
+) -> Option<Vec<(String, VersionRange<PackageVersion>)>> {
     let mut packages = Vec::new();
     for (package, at, range) in pairs(node, "packages", findings)? {
         if let Err(message) = name(package) {
@@ -229,7 +240,10 @@ fn packages(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<(String, Ran
     Some(packages)
 }
 
-fn kernel(node: &Node, findings: &mut Findings<'_>) -> Option<(String, Range<Vec<u32>>)> {
+fn kernel(
+    node: &YamlNode,
+    findings: &mut Findings<'_>,
+) -> Option<(String, VersionRange<Vec<u32>>)> {
     let table = Table::read(node, "kernel", &["flavour", "from", "before"], findings)?;
     let flavour = table.value_or("flavour", String::new(), name, findings);
     Some((flavour?, range(&table, bound, findings)?))
@@ -240,15 +254,19 @@ fn bound(text: &str) -> Result<Vec<u32>, String> {
     numbers::bound(text).ok_or_else(wanted)
 }
 
-fn numeric_range(node: &Node, findings: &mut Findings<'_>) -> Option<Range<Vec<u32>>> {
+fn numeric_range(node: &YamlNode, findings: &mut Findings<'_>) -> Option<VersionRange<Vec<u32>>> {
     let table = Table::read(node, "a range", &["from", "before"], findings)?;
     range(&table, bound, findings)
 }
 
-fn version_range(node: &Node, findings: &mut Findings<'_>) -> Option<Range<Version>> {
+fn version_range(
+    node: &YamlNode,
+    findings: &mut Findings<'_>,
+) -> Option<VersionRange<PackageVersion>> {
     let table = Table::read(node, "a range", &["from", "before"], findings)?;
     let version = |text: &str| {
-        Version::parse(text).ok_or_else(|| format!("\"{text}\" is no version, such as 0.24.0rc1"))
+        PackageVersion::parse(text)
+            .ok_or_else(|| format!("\"{text}\" is no version, such as 0.24.0rc1"))
     };
     range(&table, version, findings)
 }
@@ -257,10 +275,10 @@ fn range<V: Ord>(
     table: &Table<'_>,
     read: impl Fn(&str) -> Result<V, String>,
     findings: &mut Findings<'_>,
-) -> Option<Range<V>> {
+) -> Option<VersionRange<V>> {
     let from = table.value_optional("from", &read, findings);
     let before = table.value_optional("before", &read, findings);
-    let range = Range { from: from?, before: before? };
+    let range = VersionRange { from: from?, before: before? };
     if let (Some(from), Some(before)) = (&range.from, &range.before)
         && from >= before
     {

@@ -3,35 +3,35 @@ use proptest::prelude::*;
 use super::super::examine as examine_all;
 use super::super::tests::{shipped, well};
 use super::*;
-use crate::engines::loaders::PageCache;
+use crate::engines::loaders::PageCacheUse;
 
 fn words(line: &str) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
 /// A running server of that command, with those packages.
-fn running(line: &str, packages: &[(&str, &str)]) -> Started {
+fn running(line: &str, packages: &[(&str, &str)]) -> StartedEngine {
     let pair = |(name, version): &(&str, &str)| ((*name).to_owned(), (*version).to_owned());
     let known = packages.iter().map(pair).collect();
     let otherwise = "no folder names it".to_owned();
     let command = LaunchCommand::read(&words(line)).unwrap_or_else(|| panic!("{line}"));
-    Started::new(command, Versions { known, otherwise })
+    StartedEngine::new(command, Versions { known, otherwise })
 }
 
-fn on(machine: &str) -> Facts {
-    Facts { settings: Fact::Is((machine.to_owned(), Vec::new())), ..well() }
+fn on(machine: &str) -> DoctorFacts {
+    DoctorFacts { settings: Fact::Is((machine.to_owned(), Vec::new())), ..well() }
 }
 
 /// The ids of what is found about a command, and the texts of what is unknown.
-fn found(facts: Facts, started: Started) -> (Vec<String>, Vec<String>) {
+fn found(facts: DoctorFacts, started: StartedEngine) -> (Vec<String>, Vec<String>) {
     let loaders = Fact::Is(vec![RunningLoader::Server { pid: 7, started }]);
-    let findings = examine_all(&Facts { loaders, ..facts });
+    let findings = examine_all(&DoctorFacts { loaders, ..facts });
     let ids = findings.iter().filter_map(|finding| finding.id.clone());
     let unknown = findings.iter().filter(|finding| finding.severity == Severity::Unknown);
     (ids.collect(), unknown.map(|finding| finding.text.clone()).collect())
 }
 
-fn ids(facts: Facts, line: &str, packages: &[(&str, &str)]) -> Vec<String> {
+fn ids(facts: DoctorFacts, line: &str, packages: &[(&str, &str)]) -> Vec<String> {
     let (ids, unknown) = found(facts, running(line, packages));
     assert_eq!(unknown, Vec::<String>::new(), "{line}");
     ids
@@ -41,7 +41,7 @@ fn ids(facts: Facts, line: &str, packages: &[(&str, &str)]) -> Vec<String> {
 fn each_entry_has_a_source_and_a_cure() {
     let advice = shipped();
     assert!(advice.entries.len() >= 15);
-    for Entry { id, cause, cure, source, severity, .. } in &advice.entries {
+    for AdviceEntry { id, cause, cure, source, severity, .. } in &advice.entries {
         assert!(source.contains("https://"), "{id}");
         assert!(!cause.is_empty() && !cure.is_empty() && *severity >= Severity::Warning, "{id}");
         assert!(!cause.ends_with('.') && !cure.ends_with('.'), "{id}: it is part of a sentence");
@@ -91,7 +91,7 @@ fn options_variables_and_loaders_decide() {
     }
     let set = format!("env VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0 {speculative}");
     assert!(ids(spark(), &set, &[("vllm", "0.29.0")]).is_empty());
-    let unreadable = Started {
+    let unreadable = StartedEngine {
         variables: Err("cannot read its environment".to_owned()),
         ..running(speculative, &[("vllm", "0.29.0")])
     };
@@ -146,9 +146,9 @@ fn each_loader_with_an_option_that_spares_the_page_cache_has_advice_with_it() {
         let started = running(line, &[]);
         let instead = started.loader.instead;
         assert_eq!(instead.is_some(), wanted.is_some(), "{line}");
-        assert!(instead.is_none() || started.loader.page_cache == PageCache::Fills, "{line}");
+        assert!(instead.is_none() || started.loader.page_cache == PageCacheUse::Fills, "{line}");
         let loaders = Fact::Is(vec![RunningLoader::Server { pid: 7, started }]);
-        let findings = examine_all(&Facts { loaders, ..well() });
+        let findings = examine_all(&DoctorFacts { loaders, ..well() });
         let worst = findings.iter().find(|finding| finding.check == "loader").unwrap();
         assert!(worst.subject.as_deref().unwrap().ends_with("(pid 7)"), "{worst:?}");
         match wanted {
@@ -165,14 +165,14 @@ fn each_loader_with_an_option_that_spares_the_page_cache_has_advice_with_it() {
 
 #[test]
 fn pages_of_64_kib_and_hidden_cma_memory_are_found() {
-    let large = Facts { page_bytes: 64 << 10, ..on("gh200") };
+    let large = DoctorFacts { page_bytes: 64 << 10, ..on("gh200") };
     let packages = [("vllm", "0.29.0")];
     let copies = ["mapped-files-and-64-kib-pages"];
     assert_eq!(ids(large.clone(), "vllm serve m", &packages), copies);
     let eager = "vllm serve m --safetensors-load-strategy eager";
     assert!(ids(large, eager, &packages).is_empty());
     let hidden = |bytes| {
-        let facts = Facts { hidden_cma_bytes: bytes, ..on("dgx-spark") };
+        let facts = DoctorFacts { hidden_cma_bytes: bytes, ..on("dgx-spark") };
         let of_it = |finding: &Finding| finding.id.as_deref() == Some("gb10-kexec-handover");
         examine_all(&facts).into_iter().find(of_it)
     };
@@ -181,7 +181,8 @@ fn pages_of_64_kib_and_hidden_cma_memory_are_found() {
     let found = hidden(Fact::Is(9_300 << 20)).unwrap();
     assert_eq!((found.check, found.severity), ("kernel", Severity::Warning));
     assert!(hidden(Fact::Is(0)).is_none() && hidden(Fact::Absent).is_none());
-    let facts = Facts { hidden_cma_bytes: Fact::Unknown("cannot read".into()), ..on("dgx-spark") };
+    let facts =
+        DoctorFacts { hidden_cma_bytes: Fact::Unknown("cannot read".into()), ..on("dgx-spark") };
     let unknown = examine_all(&facts);
     assert!(unknown.iter().any(|one| one.text == "cannot read; not examined: gb10-kexec-handover"));
 }
@@ -192,8 +193,8 @@ type Node = (&'static str, String, &'static str);
 fn severities((check, text, profile): &Node) -> Vec<Severity> {
     let text = Fact::Is(text.clone());
     let facts = match *check {
-        "kernel" => Facts { kernel: text, ..on(profile) },
-        _ => Facts { driver: text, ..on(profile) },
+        "kernel" => DoctorFacts { kernel: text, ..on(profile) },
+        _ => DoctorFacts { driver: text, ..on(profile) },
     };
     let found = of_node(&facts, check);
     assert!(found.iter().all(|one| one.fix.is_some() && one.check == *check), "{found:?}");
@@ -266,9 +267,9 @@ fn a_file_of_advice_may_use_every_condition() {
     let text = "advice:\n- id: a\n  when:\n    machines: [dgx-spark]\n    dgx_os: {from: 7.4.0, \
                 before: 7.5.0}\n    page_kib: 4\n  severity: problem\n  cause: breaks\n  cure: \
                 update\n  source: https://example.com\n  certainty: documented\n";
-    let advice = Advice::parse(&SourceText::new("f", text), &["dgx-spark"]).unwrap();
+    let advice = AdviceTable::parse(&SourceText::new("f", text), &["dgx-spark"]).unwrap();
     let of = |release: Fact<String>| {
-        of_node(&Facts { advice: advice.clone(), dgx_os: release, ..on("dgx-spark") }, "node")
+        of_node(&DoctorFacts { advice: advice.clone(), dgx_os: release, ..on("dgx-spark") }, "node")
     };
     let [found] = &of(Fact::Is("7.4.1".to_owned()))[..] else { panic!() };
     assert_eq!(found.text, "this node breaks (documented: https://example.com)");
@@ -309,7 +310,7 @@ fn mistakes_in_a_file_have_their_positions() {
         (&entry("{page_kib: 4}").replace("measured", "sure"), "f:8:14", "certainty cannot be"),
         (&twice, "f:9:3", "two entries with the id \"a\""),
     ] {
-        let mistakes = Advice::parse(&SourceText::new("f", text), &["dgx-spark"]).unwrap_err();
+        let mistakes = AdviceTable::parse(&SourceText::new("f", text), &["dgx-spark"]).unwrap_err();
         let shown = mistakes.to_string();
         assert!(shown.contains(&format!("{at}: ")), "{at} in {shown}");
         assert!(shown.contains(message), "{message} in {shown}");
@@ -321,6 +322,6 @@ proptest! {
     fn any_file_is_read_or_refused(
         text in "\\PC{0,200}|(advice:\\n)?[a-z:{}\\[\\], \\n0-9.-]{0,200}",
     ) {
-        let _ = Advice::parse(&SourceText::new("f", text), &["dgx-spark"]);
+        let _ = AdviceTable::parse(&SourceText::new("f", text), &["dgx-spark"]);
     }
 }

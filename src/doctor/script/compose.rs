@@ -2,9 +2,9 @@
 
 use super::expand::Context;
 use super::lexer::{Item, lines, quoted};
-use super::{Command, base_name, placed};
+use super::{ScriptCommand, base_name, placed};
 use crate::config::mistake::SourceText;
-use crate::config::yaml::{Content, Node, parse};
+use crate::config::yaml::{Content, YamlNode, parse};
 
 /// The names that `docker compose` searches for.
 pub(super) const USUAL: [&str; 4] =
@@ -32,7 +32,11 @@ pub(super) fn file(words: &[String]) -> Option<Option<&str>> {
 }
 
 /// Each service as `docker run` with its variables, image and command.
-pub(super) fn commands(name: &str, text: &str, context: &Context) -> Result<Vec<Command>, String> {
+pub(super) fn commands(
+    name: &str,
+    text: &str,
+    context: &Context,
+) -> Result<Vec<ScriptCommand>, String> {
     let root = parse(&SourceText::new(name, text))
         .map_err(|mistake| format!("{name}: line {}: {}", mistake.line, mistake.message))?;
     let Some(Content::Map(services)) = child(&root, "services").map(|node| &node.content) else {
@@ -42,12 +46,12 @@ pub(super) fn commands(name: &str, text: &str, context: &Context) -> Result<Vec<
     Ok(services.map(|(_, service)| command(name, service, context)).collect())
 }
 
-fn child<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
+fn child<'n>(node: &'n YamlNode, key: &str) -> Option<&'n YamlNode> {
     let Content::Map(entries) = &node.content else { return None };
     entries.iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| &**value)
 }
 
-fn command(name: &str, service: &Node, context: &Context) -> Command {
+fn command(name: &str, service: &YamlNode, context: &Context) -> ScriptCommand {
     let mut unseen = Vec::new();
     let mut words = vec!["docker".to_owned(), "run".to_owned()];
     for variable in environment(child(service, "environment")) {
@@ -76,17 +80,17 @@ fn command(name: &str, service: &Node, context: &Context) -> Command {
             Content::Null | Content::Map(_) => {}
         }
     }
-    Command { words, unseen: placed(&unseen, name), is_container: true }
+    ScriptCommand { words, unseen: placed(&unseen, name), is_container: true }
 }
 
 /// `NAME: value` and `- NAME=value`.
-fn environment(node: Option<&Node>) -> Vec<String> {
+fn environment(node: Option<&YamlNode>) -> Vec<String> {
     match node.map(|node| &node.content) {
         Some(Content::List(entries)) => {
             entries.iter().filter_map(|entry| entry.text()).map(str::to_owned).collect()
         }
         Some(Content::Map(entries)) => {
-            let pair = |(name, value): &(std::sync::Arc<Node>, std::sync::Arc<Node>)| {
+            let pair = |(name, value): &(std::sync::Arc<YamlNode>, std::sync::Arc<YamlNode>)| {
                 Some(format!("{}={}", name.text()?, value.text().unwrap_or_default()))
             };
             entries.iter().filter_map(pair).collect()

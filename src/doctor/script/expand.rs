@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::lexer::{Item, Part, Use, Word, is_name, quoted};
+use super::lexer::{Item, Segment, VariableUse, Word, is_name, quoted};
 
 /// Longer values, and further words, are cut.
 const LONGEST: usize = 16 << 10;
@@ -135,7 +135,7 @@ impl Context {
             }
             Item::Word(word) => {
                 let (name, is_more, rest) = assigned_name(word)?;
-                let mut value = vec![Part::Text(rest.to_owned())];
+                let mut value = vec![Segment::Text(rest.to_owned())];
                 value.extend(word.iter().skip(1).cloned());
                 let text = self.expand_as_one(&value, &mut unseen);
                 let value = match unseen.first() {
@@ -149,15 +149,15 @@ impl Context {
 
     /// The words that a word becomes. What is not evaluated is named in `unseen`.
     pub(super) fn expand(&self, word: &Word, unseen: &mut Vec<String>) -> Vec<String> {
-        let mut words = Words::default();
+        let mut words = WordBuffer::default();
         self.expand_into(word, &mut words, unseen, 0);
         words.end()
     }
 
     fn expand_as_one(&self, word: &Word, unseen: &mut Vec<String>) -> String {
-        let is_quoted = |part: &Part| match part {
-            Part::Variable { name, of, .. } => {
-                Part::Variable { name: name.clone(), of: of.clone(), is_quoted: true }
+        let is_quoted = |part: &Segment| match part {
+            Segment::Variable { name, of, .. } => {
+                Segment::Variable { name: name.clone(), of: of.clone(), is_quoted: true }
             }
             other => other.clone(),
         };
@@ -165,22 +165,28 @@ impl Context {
         cut(self.expand(&word, unseen).join(" "))
     }
 
-    fn expand_into(&self, word: &Word, words: &mut Words, unseen: &mut Vec<String>, depth: usize) {
+    fn expand_into(
+        &self,
+        word: &Word,
+        words: &mut WordBuffer,
+        unseen: &mut Vec<String>,
+        depth: usize,
+    ) {
         for part in word {
             match part {
-                Part::Text(text) => words.push(text),
-                Part::Other => {
+                Segment::Text(text) => words.push(text),
+                Segment::Other => {
                     unseen.push("an expansion is not evaluated".to_owned());
                     words.push("$");
                 }
-                Part::Output(text) => match self.own_folder(text) {
+                Segment::Output(text) => match self.own_folder(text) {
                     Some(folder) => words.push(&folder),
                     None => {
                         unseen.push("$(…) is not evaluated".to_owned());
                         words.push("$");
                     }
                 },
-                Part::Variable { name, of, is_quoted } => {
+                Segment::Variable { name, of, is_quoted } => {
                     self.variable(name, of, *is_quoted, words, unseen, depth);
                 }
             }
@@ -190,9 +196,9 @@ impl Context {
     fn variable(
         &self,
         name: &str,
-        of: &Use,
+        of: &VariableUse,
         is_quoted: bool,
-        words: &mut Words,
+        words: &mut WordBuffer,
         unseen: &mut Vec<String>,
         depth: usize,
     ) {
@@ -204,9 +210,11 @@ impl Context {
             Some(Value::Unseen(_)) => false,
         };
         match (of, value) {
-            (Use::Or(text), _) if is_empty => self.fallback(text, is_quoted, words, unseen, depth),
-            (Use::Instead(_), _) if is_empty => {}
-            (Use::Instead(text), _) => self.fallback(text, is_quoted, words, unseen, depth),
+            (VariableUse::Or(text), _) if is_empty => {
+                self.fallback(text, is_quoted, words, unseen, depth)
+            }
+            (VariableUse::Instead(_), _) if is_empty => {}
+            (VariableUse::Instead(text), _) => self.fallback(text, is_quoted, words, unseen, depth),
             (_, None) => {
                 unseen.push(format!("${name} is not set here"));
                 words.push("$");
@@ -217,7 +225,7 @@ impl Context {
             }
             (_, Some(Value::Text(text))) if is_quoted => words.push(&text),
             (_, Some(Value::Text(text))) => words.divided(&text),
-            (Use::All, Some(Value::List(list))) => words.all(&list),
+            (VariableUse::All, Some(Value::List(list))) => words.all(&list),
             (_, Some(Value::List(list))) => words.push(list.first().map_or("", String::as_str)),
         }
     }
@@ -226,14 +234,14 @@ impl Context {
         &self,
         text: &str,
         is_quoted: bool,
-        words: &mut Words,
+        words: &mut WordBuffer,
         unseen: &mut Vec<String>,
         depth: usize,
     ) {
         if depth >= MOST_DEPTH {
             return;
         }
-        let mut inner = Words::default();
+        let mut inner = WordBuffer::default();
         self.expand_into(&quoted(text.trim_matches('"')), &mut inner, unseen, depth + 1);
         let text = inner.end().join(" ");
         if is_quoted { words.push(&text) } else { words.divided(&text) }
@@ -261,7 +269,7 @@ impl Context {
 
 /// The name of `NAME=…` and `NAME+=…`, whether it adds, and the first text of the value.
 fn assigned_name(word: &Word) -> Option<(&str, bool, &str)> {
-    let Part::Text(first) = word.first()? else { return None };
+    let Segment::Text(first) = word.first()? else { return None };
     let (name, rest) = first.split_once('=')?;
     let (name, is_more) = name.strip_suffix('+').map_or((name, false), |name| (name, true));
     is_name(name).then_some((name, is_more, rest))
@@ -277,13 +285,13 @@ fn cut(mut text: String) -> String {
 
 /// Words that grow.
 #[derive(Debug, Default)]
-struct Words {
+struct WordBuffer {
     done: Vec<String>,
     open: Option<String>,
     bytes: usize,
 }
 
-impl Words {
+impl WordBuffer {
     fn push(&mut self, text: &str) {
         let open = self.open.get_or_insert_default();
         let left = LONGEST.saturating_sub(self.bytes);

@@ -11,7 +11,7 @@ const MOST_KEPT: usize = 256;
 
 /// A simple command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct ScriptLine {
     /// The line that it begins in, from 1.
     pub(super) number: u32,
     pub(super) items: Vec<Item>,
@@ -30,14 +30,14 @@ pub(super) enum Item {
 }
 
 /// The parts of a word.
-pub(super) type Word = Vec<Part>;
+pub(super) type Word = Vec<Segment>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum Segment {
     Text(String),
     Variable {
         name: String,
-        of: Use,
+        of: VariableUse,
         is_quoted: bool,
     },
     /// `$(…)`, and how it begins.
@@ -48,7 +48,7 @@ pub(super) enum Part {
 
 /// What of a variable is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum VariableUse {
     Value,
     /// `${NAME[@]}`, `$@`.
     All,
@@ -59,7 +59,7 @@ pub(super) enum Use {
 }
 
 /// All commands of a text, in its order. Those in `$(…)` come before the one that they are in.
-pub(super) fn lines(text: &str) -> Vec<Line> {
+pub(super) fn lines(text: &str) -> Vec<ScriptLine> {
     Lexer::new(text, 1, 0).run()
 }
 
@@ -75,7 +75,7 @@ struct Lexer<'t> {
     rest: std::str::Chars<'t>,
     line: u32,
     depth: usize,
-    lines: Vec<Line>,
+    lines: Vec<ScriptLine>,
     items: Vec<Item>,
     began: u32,
     /// Here-documents that begin behind this line, and whether their tabs do not count.
@@ -95,7 +95,7 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    fn run(mut self) -> Vec<Line> {
+    fn run(mut self) -> Vec<ScriptLine> {
         while let Some(next) = self.peek() {
             match next {
                 '\n' => {
@@ -153,7 +153,7 @@ impl<'t> Lexer<'t> {
     fn end(&mut self) {
         if !self.items.is_empty() {
             let items = std::mem::take(&mut self.items);
-            self.lines.push(Line { number: self.began, items });
+            self.lines.push(ScriptLine { number: self.began, items });
         }
     }
 
@@ -285,7 +285,7 @@ impl<'t> Lexer<'t> {
                 self.next();
                 let text = self.balanced('(', ')');
                 if text.starts_with('(') {
-                    word.push(Part::Other);
+                    word.push(Segment::Other);
                 } else {
                     self.output_at(word, &text, line);
                 }
@@ -306,19 +306,27 @@ impl<'t> Lexer<'t> {
                     self.next();
                     name.push(next);
                 }
-                word.push(Part::Variable { name, of: Use::Value, is_quoted });
+                word.push(Segment::Variable { name, of: VariableUse::Value, is_quoted });
             }
             Some(next @ ('@' | '*')) => {
                 self.next();
-                word.push(Part::Variable { name: next.to_string(), of: Use::All, is_quoted });
+                word.push(Segment::Variable {
+                    name: next.to_string(),
+                    of: VariableUse::All,
+                    is_quoted,
+                });
             }
             Some(next) if next.is_ascii_digit() => {
                 self.next();
-                word.push(Part::Variable { name: next.to_string(), of: Use::Value, is_quoted });
+                word.push(Segment::Variable {
+                    name: next.to_string(),
+                    of: VariableUse::Value,
+                    is_quoted,
+                });
             }
             Some('?' | '$' | '!' | '#') => {
                 self.next();
-                word.push(Part::Other);
+                word.push(Segment::Other);
             }
             _ => push(word, '$'),
         }
@@ -335,7 +343,7 @@ impl<'t> Lexer<'t> {
             let inner = Lexer::new(text, line, self.depth + 1).run();
             self.lines.extend(inner.into_iter().take(limit));
         }
-        word.push(Part::Output(text.chars().take(MOST_KEPT).collect()));
+        word.push(Segment::Output(text.chars().take(MOST_KEPT).collect()));
     }
 
     /// The text up to the closing character, which is taken too. Quotes hide both.
@@ -370,7 +378,7 @@ impl<'t> Lexer<'t> {
     fn redirect(&mut self) {
         if self.takes("<(") || self.takes(">(") {
             self.balanced('(', ')');
-            self.items.push(Item::Word(vec![Part::Other]));
+            self.items.push(Item::Word(vec![Segment::Other]));
             return;
         }
         let is_document = self.rest.as_str().starts_with("<<") && !self.takes("<<<");
@@ -382,7 +390,7 @@ impl<'t> Lexer<'t> {
             self.next();
         }
         let target = self.word();
-        if let (true, [Part::Text(end)]) = (is_document, target.as_slice()) {
+        if let (true, [Segment::Text(end)]) = (is_document, target.as_slice()) {
             self.documents.push((end.clone(), has_tabs));
         }
     }
@@ -409,19 +417,19 @@ fn push(word: &mut Word, next: char) {
 
 fn push_text(word: &mut Word, text: &str) {
     match word.last_mut() {
-        Some(Part::Text(last)) => last.push_str(text),
-        _ => word.push(Part::Text(text.to_owned())),
+        Some(Segment::Text(last)) => last.push_str(text),
+        _ => word.push(Segment::Text(text.to_owned())),
     }
 }
 
 fn is_number(word: &Word) -> bool {
-    matches!(word.as_slice(), [Part::Text(text)]
+    matches!(word.as_slice(), [Segment::Text(text)]
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// The name of `NAME=` and `NAME+=`.
 fn list_name(word: &Word) -> Option<(String, bool)> {
-    let [Part::Text(text)] = word.as_slice() else { return None };
+    let [Segment::Text(text)] = word.as_slice() else { return None };
     let name = text.strip_suffix('=')?;
     let (name, is_more) = name.strip_suffix('+').map_or((name, false), |name| (name, true));
     is_name(name).then(|| (name.to_owned(), is_more))
@@ -434,7 +442,7 @@ pub(super) fn is_name(text: &str) -> bool {
 }
 
 /// `${…}`.
-fn braced(text: &str, is_quoted: bool) -> Part {
+fn braced(text: &str, is_quoted: bool) -> Segment {
     let end = text.bytes().position(|byte| !byte.is_ascii_alphanumeric() && byte != b'_');
     let (name, rest) = text.split_at(end.unwrap_or(text.len()));
     let (name, rest) = match text.chars().next() {
@@ -443,20 +451,20 @@ fn braced(text: &str, is_quoted: bool) -> Part {
     };
     let is_positional = name.len() == 1 && "0123456789@*".contains(&*name);
     if !is_name(&name) && !is_positional {
-        return Part::Other;
+        return Segment::Other;
     }
     let is_all = matches!(rest, "[@]" | "[*]") || name == "@" || name == "*";
     let behind = |starts: [&str; 2]| starts.into_iter().find_map(|start| rest.strip_prefix(start));
     let of = if is_all {
-        Use::All
+        VariableUse::All
     } else if rest.is_empty() || behind([":?", "?"]).is_some() {
-        Use::Value
+        VariableUse::Value
     } else if let Some(text) = behind([":-", "-"]).or_else(|| behind([":=", "="])) {
-        Use::Or(text.to_owned())
+        VariableUse::Or(text.to_owned())
     } else if let Some(text) = behind([":+", "+"]) {
-        Use::Instead(text.to_owned())
+        VariableUse::Instead(text.to_owned())
     } else {
-        return Part::Other;
+        return Segment::Other;
     };
-    Part::Variable { name, of, is_quoted }
+    Segment::Variable { name, of, is_quoted }
 }

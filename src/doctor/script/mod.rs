@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::engines::LaunchCommand;
 use crate::parse::process::printable;
 use expand::{Context, Value};
-use lexer::{Item, Line, Part};
+use lexer::{Item, ScriptLine, Segment};
 
 /// Reads a file for the reader: its first [`MOST_SCRIPT_BYTES`], and one more if it has more.
 pub type OpenScript<'o> = dyn FnMut(&Path) -> io::Result<Vec<u8>> + 'o;
@@ -72,7 +72,7 @@ const KEYWORDS: [&str; 12] =
 
 /// A command of a script, as far as its words are known.
 #[derive(Clone, Debug)]
-pub(super) struct Command {
+pub(super) struct ScriptCommand {
     /// Exported variables as `NAME=value`, and the words.
     pub(super) words: Vec<String>,
     /// What of its words is not evaluated, with its place.
@@ -85,20 +85,20 @@ pub(super) struct Command {
 #[derive(Clone, Debug, Default)]
 pub struct Scripts {
     /// Commands that may start an engine, or umawarden, in their order.
-    pub(super) commands: Vec<Command>,
+    pub(super) commands: Vec<ScriptCommand>,
     /// Files that could not be read, and why.
     pub(super) unread: Vec<String>,
 }
 
 /// A reader of one unit's scripts.
-pub(super) struct Reader<'r, 'o> {
+pub(super) struct ScriptReader<'r, 'o> {
     open: &'r mut OpenScript<'o>,
     found: Scripts,
     read: BTreeSet<PathBuf>,
     bytes: usize,
 }
 
-impl<'r, 'o> Reader<'r, 'o> {
+impl<'r, 'o> ScriptReader<'r, 'o> {
     pub(super) fn new(open: &'r mut OpenScript<'o>) -> Self {
         let (found, read) = (Scripts::default(), BTreeSet::new());
         Self { open, found, read, bytes: 0 }
@@ -125,7 +125,9 @@ impl<'r, 'o> Reader<'r, 'o> {
             // systemd takes a variable as one word, unless it is a word of its own.
             let name = word.strip_prefix('$').filter(|name| lexer::is_name(name));
             let mut parts = lexer::quoted(&word.replace('`', "'").replace("$(", "("));
-            if let (Some(_), [_, Part::Variable { is_quoted, .. }]) = (name, parts.as_mut_slice()) {
+            if let (Some(_), [_, Segment::Variable { is_quoted, .. }]) =
+                (name, parts.as_mut_slice())
+            {
                 *is_quoted = false;
                 parts.remove(0);
             }
@@ -179,7 +181,7 @@ impl<'r, 'o> Reader<'r, 'o> {
         {
             return self.file(Path::new(file), arguments, is_shell, context, depth);
         }
-        self.found.commands.push(Command { words, unseen, is_container });
+        self.found.commands.push(ScriptCommand { words, unseen, is_container });
     }
 
     /// Reads a script that a command runs.
@@ -262,16 +264,16 @@ impl<'r, 'o> Reader<'r, 'o> {
         self.found.commands.len() >= MOST_COMMANDS || self.bytes > MOST_BYTES
     }
 
-    fn line(&mut self, line: &Line, context: &mut Context, depth: usize) {
+    fn line(&mut self, line: &ScriptLine, context: &mut Context, depth: usize) {
         let mut items = line.items.as_slice();
         while let [Item::Word(word), rest @ ..] = items
-            && matches!(word.as_slice(), [Part::Text(text)] if KEYWORDS.contains(&text.as_str()))
+            && matches!(word.as_slice(), [Segment::Text(text)] if KEYWORDS.contains(&text.as_str()))
         {
             items = rest;
         }
         let word = |item: Option<&Item>| match item {
             Some(Item::Word(word)) => match word.as_slice() {
-                [Part::Text(text)] => Some(text.clone()),
+                [Segment::Text(text)] => Some(text.clone()),
                 _ => None,
             },
             _ => None,
@@ -306,7 +308,7 @@ impl<'r, 'o> Reader<'r, 'o> {
         for item in items {
             let plain = match item {
                 Item::Word(word) => match word.as_slice() {
-                    [Part::Text(text)] if lexer::is_name(text) => Some(text.clone()),
+                    [Segment::Text(text)] if lexer::is_name(text) => Some(text.clone()),
                     _ => None,
                 },
                 Item::List { .. } => None,
@@ -321,7 +323,7 @@ impl<'r, 'o> Reader<'r, 'o> {
     }
 
     /// A command behind keywords: assignments, and words.
-    fn command(&mut self, line: &Line, items: &[Item], context: &mut Context, depth: usize) {
+    fn command(&mut self, line: &ScriptLine, items: &[Item], context: &mut Context, depth: usize) {
         let mut of_command = None;
         let mut rest = items;
         while let [item, behind @ ..] = rest

@@ -27,7 +27,7 @@ fn read_unit(text: &str, scripts: &[(&str, &str)]) -> Option<UnitFacts> {
 fn commands(text: &str) -> Vec<String> {
     let mut open = |_: &Path| Ok(format!("#!/bin/sh\n{text}").into_bytes());
     let words = ["/x/s.sh".to_owned(), "one".to_owned(), "two 2".to_owned()];
-    let found = Reader::new(&mut open).unit_command(&words, &[], Some("/srv"));
+    let found = ScriptReader::new(&mut open).unit_command(&words, &[], Some("/srv"));
     found.commands.iter().map(|command| command.words.join("|")).collect()
 }
 
@@ -223,7 +223,7 @@ fn scripts_that_start_each_other_end() {
         opened += 1;
         Ok(format!("#!/bin/sh\n{0}x.sh\n{0}y.sh\n", path.display()).into_bytes())
     };
-    let found = Reader::new(&mut open).unit_command(&["/a/s.sh".to_owned()], &[], None);
+    let found = ScriptReader::new(&mut open).unit_command(&["/a/s.sh".to_owned()], &[], None);
     assert!(opened <= MOST_FILES);
     assert!(found.unread.iter().any(|text| text.contains("too many scripts")), "{found:?}");
 }

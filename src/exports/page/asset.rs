@@ -12,13 +12,13 @@ const DIGEST_BYTES: usize = 8;
 
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum AssetKind {
     Icon,
     Style,
     Script,
 }
 
-impl Kind {
+impl AssetKind {
     pub(super) fn content_type(self) -> &'static str {
         match self {
             Self::Icon => "image/svg+xml",
@@ -33,20 +33,20 @@ impl Kind {
 pub(super) struct Asset {
     /// Its name, with a digest of its content.
     pub(super) file: String,
-    pub(super) kind: Kind,
+    pub(super) kind: AssetKind,
     pub(super) content: &'static [u8],
 }
 
 /// All files.
 pub(super) static ASSETS: LazyLock<[Asset; 3]> = LazyLock::new(|| {
     [
-        asset(Kind::Icon, "svg", include_bytes!("assets/page.svg")),
-        asset(Kind::Style, "css", include_bytes!("assets/page.css")),
-        asset(Kind::Script, "js", include_bytes!("assets/page.js")),
+        asset(AssetKind::Icon, "svg", include_bytes!("assets/page.svg")),
+        asset(AssetKind::Style, "css", include_bytes!("assets/page.css")),
+        asset(AssetKind::Script, "js", include_bytes!("assets/page.js")),
     ]
 });
 
-fn asset(kind: Kind, extension: &str, content: &'static [u8]) -> Asset {
+fn asset(kind: AssetKind, extension: &str, content: &'static [u8]) -> Asset {
     let digest = Sha256::digest(content);
     let mut file = "page-".to_owned();
     for byte in digest.iter().take(DIGEST_BYTES) {

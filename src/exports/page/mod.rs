@@ -19,7 +19,7 @@ use super::VERSION;
 use super::routes::{Site, refusal};
 use crate::model::{Picture, seconds_text};
 
-use asset::{ASSETS, Asset, Kind};
+use asset::{ASSETS, Asset, AssetKind};
 pub(super) use escape::Escaped;
 
 /// Only our own files, and no text that a name could turn into a script or a style.
@@ -97,9 +97,9 @@ fn head(html: &mut String, picture: &Picture) -> fmt::Result {
     // Relative, since a proxy may serve this page below a path.
     for Asset { file, kind, .. } in ASSETS.iter() {
         match kind {
-            Kind::Icon => write!(html, "<link rel=icon href=\"assets/{file}\">")?,
-            Kind::Style => write!(html, "<link rel=stylesheet href=\"assets/{file}\">")?,
-            Kind::Script => write!(html, "<script defer src=\"assets/{file}\"></script>")?,
+            AssetKind::Icon => write!(html, "<link rel=icon href=\"assets/{file}\">")?,
+            AssetKind::Style => write!(html, "<link rel=stylesheet href=\"assets/{file}\">")?,
+            AssetKind::Script => write!(html, "<script defer src=\"assets/{file}\"></script>")?,
         }
     }
     html.push_str("</head><body><a class=skip href=\"#main\">Skip to the content</a>");

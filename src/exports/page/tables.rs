@@ -9,8 +9,8 @@ use jiff::Timestamp;
 
 use super::Escaped;
 use crate::model::{
-    ApprovalPicture, EnginePicture, Happened, MemoryPicture, NodePicture, NodeState,
-    SilencePicture, WaitKind, Waiting, WellLevel,
+    ApprovalPicture, EnginePicture, MemoryPicture, NodeHealthLevel, NodePicture, NodeState,
+    RecentEvent, SilencePicture, WaitKind, WaitingStart,
 };
 
 const GIB: f64 = 1_073_741_824.0;
@@ -33,12 +33,12 @@ pub(super) fn time(html: &mut String, at: Timestamp) -> fmt::Result {
 }
 
 /// Whether a node is well, for people.
-pub(super) fn level_word(level: WellLevel) -> &'static str {
+pub(super) fn level_word(level: NodeHealthLevel) -> &'static str {
     match level {
-        WellLevel::Well => "Well",
-        WellLevel::Unknown => "Unknown",
-        WellLevel::Warning => "Needs attention",
-        WellLevel::Critical => "In trouble",
+        NodeHealthLevel::Well => "Well",
+        NodeHealthLevel::Unknown => "Unknown",
+        NodeHealthLevel::Warning => "Needs attention",
+        NodeHealthLevel::Critical => "In trouble",
     }
 }
 
@@ -183,7 +183,7 @@ pub(super) fn engines(html: &mut String, engines: &[EnginePicture]) -> fmt::Resu
 }
 
 /// What happened, and what would have been done.
-pub(super) fn happened(html: &mut String, happened: &[Happened]) -> fmt::Result {
+pub(super) fn happened(html: &mut String, happened: &[RecentEvent]) -> fmt::Result {
     let columns = [("When", false), ("What", false)];
     begin(html, "happened", "What happened", &columns)?;
     for entry in happened {
@@ -212,7 +212,7 @@ pub(super) fn happened(html: &mut String, happened: &[Happened]) -> fmt::Result 
 }
 
 /// Writes the table of starts and restarts that wait for memory.
-pub(super) fn waiting(html: &mut String, waiting: &[Waiting]) -> fmt::Result {
+pub(super) fn waiting(html: &mut String, waiting: &[WaitingStart]) -> fmt::Result {
     let columns = [("Who", false), ("Needs", false), ("Since", true), ("Why", false)];
     begin(html, "waiting", "Who waits for memory", &columns)?;
     for one in waiting {
@@ -273,7 +273,7 @@ pub(super) fn silences(html: &mut String, silences: &[SilencePicture]) -> fmt::R
 /// The class of the state of a node that is not well.
 fn trouble(node: &NodePicture) -> &'static str {
     match node.level {
-        None | Some(WellLevel::Well) => "",
+        None | Some(NodeHealthLevel::Well) => "",
         Some(level) => level.name(),
     }
 }
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_restart_that_backs_off_has_one_sentence_with_one_time_left() {
-        let one = Waiting {
+        let one = WaitingStart {
             who: "vllm".to_owned(),
             needs_bytes: None,
             behind: vec!["qwen".to_owned()],
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_node_in_trouble_is_marked_and_one_of_an_older_version_answers() {
-        let node = |name: &str, level: Option<WellLevel>| NodePicture {
+        let node = |name: &str, level: Option<NodeHealthLevel>| NodePicture {
             name: name.to_owned(),
             state: NodeState::Answers,
             level,
@@ -380,7 +380,7 @@ mod tests {
             note: None,
             url: None,
         };
-        let all = [node("a", Some(WellLevel::Critical)), node("b", None)];
+        let all = [node("a", Some(NodeHealthLevel::Critical)), node("b", None)];
         let mut html = String::new();
         nodes(&mut html, &all).unwrap();
         assert!(html.contains("<td class=\"critical\">In trouble; answers</td>"), "{html}");

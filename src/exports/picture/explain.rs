@@ -25,7 +25,7 @@ const TAKES: Duration = Duration::from_secs(5);
 const EXAMPLE: &str = "write it like /api/v1/explain?decision=17 or ?rule=PageCacheEatsReserve";
 
 /// What is to be explained.
-enum Wanted {
+enum ExplainTarget {
     Decision(DecisionId),
     Rule(String),
 }
@@ -34,7 +34,7 @@ enum Wanted {
 pub(in crate::exports) async fn explain(State(site): State<Site>, uri: Uri) -> Response {
     match wanted(&uri) {
         Err(text) => error(StatusCode::BAD_REQUEST, "bad_data", &text),
-        Ok(Wanted::Decision(decision)) => {
+        Ok(ExplainTarget::Decision(decision)) => {
             let limit = site.served.limits.query;
             let read = query_journal(&site, limit, move |queries| (queries.explain)(decision));
             match read.await {
@@ -50,7 +50,7 @@ pub(in crate::exports) async fn explain(State(site): State<Site>, uri: Uri) -> R
                 }
             }
         }
-        Ok(Wanted::Rule(name)) => {
+        Ok(ExplainTarget::Rule(name)) => {
             let status = site.served.status.load_full();
             match rule(&status, &name) {
                 Err(text) => error(StatusCode::NOT_FOUND, "not_found", &text),
@@ -91,15 +91,15 @@ fn spend(spent: Duration, now: Duration) -> Duration {
     spent.max(now.saturating_sub(EVERY * IN_A_ROW)) + EVERY
 }
 
-fn wanted(uri: &Uri) -> Result<Wanted, String> {
+fn wanted(uri: &Uri) -> Result<ExplainTarget, String> {
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map_err(|error| format!("cannot parse the query: {error}; {EXAMPLE}"))?;
     match pairs.as_slice() {
         [(name, value)] if name == "decision" => {
             let number = value.parse().map_err(|_| format!("decisions have numbers; {EXAMPLE}"));
-            number.map(|number| Wanted::Decision(DecisionId(number)))
+            number.map(|number| ExplainTarget::Decision(DecisionId(number)))
         }
-        [(name, value)] if name == "rule" => Ok(Wanted::Rule(value.clone())),
+        [(name, value)] if name == "rule" => Ok(ExplainTarget::Rule(value.clone())),
         _ => Err(format!("give one parameter; {EXAMPLE}")),
     }
 }

@@ -40,13 +40,13 @@ const CONNECT_AGAIN: &str = "retry: 2000\n\n";
 
 /// The pictures of all clients.
 #[derive(Debug)]
-pub(in crate::exports) struct Feed {
+pub(in crate::exports) struct PictureFeed {
     clients: AtomicUsize,
     is_rendering: AtomicBool,
     events: watch::Sender<Bytes>,
 }
 
-impl Default for Feed {
+impl Default for PictureFeed {
     fn default() -> Self {
         Self {
             clients: AtomicUsize::new(0),
@@ -57,20 +57,20 @@ impl Default for Feed {
 }
 
 /// The place of one client.
-struct Place(Arc<Feed>);
+struct ClientPlace(Arc<PictureFeed>);
 
-impl Drop for Place {
+impl Drop for ClientPlace {
     fn drop(&mut self) {
         self.0.clients.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Feed {
+impl PictureFeed {
     /// `None` if there are too many clients.
-    fn enter(self: &Arc<Self>) -> Option<Place> {
+    fn enter(self: &Arc<Self>) -> Option<ClientPlace> {
         let more = |clients: usize| (clients < MOST_CLIENTS).then_some(clients + 1);
         let entered = self.clients.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        entered.is_ok().then(|| Place(Arc::clone(self)))
+        entered.is_ok().then(|| ClientPlace(Arc::clone(self)))
     }
 
     /// Starts the task that renders, unless it runs. It ends with the last client.
@@ -108,14 +108,14 @@ fn event(site: &Site) -> Option<Bytes> {
 }
 
 /// One client.
-struct Client {
+struct LiveClient {
     first: Option<Bytes>,
     events: watch::Receiver<Bytes>,
     shutdown: watch::Receiver<bool>,
-    _place: Place,
+    _place: ClientPlace,
 }
 
-impl Client {
+impl LiveClient {
     /// The next event or comment; `None` at the end of the server.
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
@@ -151,7 +151,7 @@ pub(in crate::exports) async fn live(State(site): State<Site>) -> Response {
     let Some(now) = event(&site) else {
         return error(StatusCode::INTERNAL_SERVER_ERROR, "internal", "cannot write the picture");
     };
-    let client = Client {
+    let client = LiveClient {
         first: Some([CONNECT_AGAIN.as_bytes(), &*now].concat().into()),
         events: site.pictures.live.events.subscribe(),
         shutdown: site.shutdown.clone(),
@@ -175,8 +175,9 @@ mod tests {
 
     #[test]
     fn clients_are_counted_and_bounded() {
-        let feed = Arc::new(Feed::default());
-        let mut places: Vec<Place> = (0..MOST_CLIENTS).map(|_| feed.enter().unwrap()).collect();
+        let feed = Arc::new(PictureFeed::default());
+        let mut places: Vec<ClientPlace> =
+            (0..MOST_CLIENTS).map(|_| feed.enter().unwrap()).collect();
         assert!(feed.enter().is_none());
         places.pop();
         assert!(feed.enter().is_some(), "a client that leaves makes way");

@@ -19,8 +19,8 @@ use tokio::sync::OnceCell;
 use super::api::{error, query_journal};
 use super::routes::Site;
 use super::{Served, VERSION};
-use crate::model::{Happened, MOST_HAPPENED, Moment, Picture};
-use crate::policy::overview::{self, About};
+use crate::model::{MOST_HAPPENED, Moment, Picture, RecentEvent};
+use crate::policy::overview::{self, PictureContext};
 use crate::policy::status::Status;
 
 /// A picture of the same snapshot is sent again for so long: it has the age of the snapshot.
@@ -36,9 +36,9 @@ const EARLIER_PAUSE: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Pictures {
     rendered: Mutex<Option<Rendered>>,
-    earlier: OnceCell<Vec<Happened>>,
+    earlier: OnceCell<Vec<RecentEvent>>,
     earlier_failed: Mutex<Option<Duration>>,
-    pub(super) live: Arc<live::Feed>,
+    pub(super) live: Arc<live::PictureFeed>,
     /// Until when the time of the loop for explanations is spent, on the uptime clock.
     explaining: tokio::sync::Mutex<Duration>,
 }
@@ -55,7 +55,7 @@ impl Pictures {
     /// The picture now.
     pub(super) fn picture(&self, served: &Served, status: &Status) -> Picture {
         let failures = failures(served);
-        let about = About {
+        let about = PictureContext {
             node: &served.node.name,
             version: VERSION,
             model: served.node.model.as_deref(),

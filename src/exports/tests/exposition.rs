@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::super::exposition::{Catalogue, gzip, text, text_by};
 use super::super::negotiation::Format;
-use super::super::selection::Selection;
+use super::super::selection::NameSelection;
 use super::openmetrics::{Family, Sample, read};
 use super::status;
 use crate::model::{METRICS, Metric, MetricKind, Reading, SeriesKey, Source};
@@ -29,7 +29,7 @@ static KINDS: &[Metric] = &[
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::new(KINDS));
 
 fn written(series: &[(SeriesKey, Reading<f64>)], format: Format) -> String {
-    text_by(&CATALOGUE, status(series.to_vec()), format, Selection::default()).unwrap()
+    text_by(&CATALOGUE, status(series.to_vec()), format, NameSelection::default()).unwrap()
 }
 
 fn one(value: f64) -> String {
@@ -78,7 +78,7 @@ fn only_selected_series_are_written_and_histograms_complete() {
         (SeriesKey::new("wait_seconds_count", &[]), Reading::Value(5.0)),
     ]);
     let selected = |names: &str, format| {
-        let selection = Selection::of(&format!("/metrics?{names}").parse().unwrap());
+        let selection = NameSelection::of(&format!("/metrics?{names}").parse().unwrap());
         text_by(&CATALOGUE, status(series.clone()), format, selection).unwrap()
     };
     let two = selected("name[]=z_bytes&name[]=stranger&name[]=nowhere", Format::Text);
@@ -117,7 +117,7 @@ fn a_zero_that_nothing_asks_for_is_left_out_unless_it_is_selected() {
     };
     for format in [Format::Text, Format::OpenMetrics] {
         let of = |value, uri: &str| {
-            text(status(series(value)), format, Selection::of(&uri.parse().unwrap())).unwrap()
+            text(status(series(value)), format, NameSelection::of(&uri.parse().unwrap())).unwrap()
         };
         let zero = of(0.0, "/metrics");
         assert!(zero.contains("uma_paused 0\n"), "{zero}");
@@ -253,8 +253,10 @@ fn a_label_value_that_imitates_the_format_stays_a_value() {
 #[test]
 fn every_metric_of_the_catalogue_can_be_written_in_both_formats() {
     for format in [Format::Text, Format::OpenMetrics] {
-        let families =
-            read(&text(status(catalogue_series()), format, Selection::default()).unwrap(), format);
+        let families = read(
+            &text(status(catalogue_series()), format, NameSelection::default()).unwrap(),
+            format,
+        );
         let of_parts = |metric: &&Metric| {
             metric.kind == MetricKind::Histogram && !metric.name.ends_with("_bucket")
         };
@@ -295,7 +297,8 @@ fn promtool_has_no_complaints_about_the_catalogue() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let exposition = text(status(catalogue_series()), Format::Text, Selection::default()).unwrap();
+    let exposition =
+        text(status(catalogue_series()), Format::Text, NameSelection::default()).unwrap();
     check.stdin.take().unwrap().write_all(exposition.as_bytes()).unwrap();
     let output = check.wait_with_output().unwrap();
     let said = [output.stdout, output.stderr].concat();

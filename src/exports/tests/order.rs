@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use crate::exports::LONGEST;
 use crate::exports::order::{
-    Lasts, OrderKind, RuleChoice, Unreadable, attribution, reply, silence,
+    OrderKind, OrderPeriod, RuleChoice, Unreadable, attribution, reply, silence,
 };
 use crate::model::RuleSelector;
 
@@ -24,9 +24,9 @@ fn names(rules: &RuleChoice) -> Vec<String> {
 
 /// What holds of every order that is accepted.
 fn check(body: &[u8]) -> Result<(), TestCaseError> {
-    let lasts_long_enough = |lasts: Lasts| match lasts {
-        Lasts::For(duration) => !duration.is_zero() && duration <= LONGEST,
-        Lasts::Until(_) => true,
+    let lasts_long_enough = |lasts: OrderPeriod| match lasts {
+        OrderPeriod::For(duration) => !duration.is_zero() && duration <= LONGEST,
+        OrderPeriod::Until(_) => true,
     };
     match silence(body) {
         Ok((OrderKind::Silence { rules, lasts }, words)) => {

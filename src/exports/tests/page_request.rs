@@ -2,7 +2,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::super::page_request::{Filter, parse};
-use super::super::{PageRequest, Start};
+use super::super::{PageRequest, PageStart};
 
 fn now() -> Timestamp {
     "2026-11-21T07:30:00Z".parse().unwrap()
@@ -16,7 +16,7 @@ fn parsed(query: &str, filter: Filter) -> Result<PageRequest, String> {
 fn a_bare_request_means_the_newest_hundred() {
     for uri in ["/api/v1/events", "/api/v1/events?"] {
         let request = parse(&uri.parse().unwrap(), Filter::Kind, now()).unwrap();
-        assert_eq!((request.limit, request.start), (100, Start::Newest));
+        assert_eq!((request.limit, request.start), (100, PageStart::Newest));
         assert_eq!((request.since, request.until), (None, None));
         assert!(request.kinds.is_empty());
     }
@@ -30,7 +30,7 @@ fn every_parameter_is_understood() {
     )
     .unwrap();
     assert_eq!(request.limit, 1000);
-    assert_eq!(request.start, Start::Before(7));
+    assert_eq!(request.start, PageStart::Before(7));
     assert_eq!(request.since.unwrap().to_string(), "2026-11-21T02:00:00Z");
     assert_eq!(request.until.unwrap().as_millisecond(), 1_795_312_800_250);
     assert_eq!(request.kinds, ["oom_kill"]);
@@ -40,7 +40,7 @@ fn every_parameter_is_understood() {
     assert_eq!(request.since.unwrap().to_string(), "2026-11-21T05:30:00Z");
     assert_eq!(request.until.unwrap().to_string(), "2026-11-21T06:30:00Z");
     let request = parsed("after=0&rule=memory/PageCache+Eats", Filter::Rule).unwrap();
-    assert_eq!(request.start, Start::After(0));
+    assert_eq!(request.start, PageStart::After(0));
     assert_eq!(request.rule.as_deref(), Some("memory/PageCache Eats"));
 }
 

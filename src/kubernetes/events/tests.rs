@@ -34,11 +34,11 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
 
-fn entry(second: i64, text: &str, times: u64) -> Happened {
-    Happened {
+fn entry(second: i64, text: &str, times: u64) -> RecentEvent {
+    RecentEvent {
         at: at(second),
-        kind: HappenedKind::Event,
-        level: HappenedLevel::Warning,
+        kind: RecentEventKind::Event,
+        level: RecentEventLevel::Warning,
         text: text.to_owned(),
         id: None,
         rule: None,
@@ -47,7 +47,7 @@ fn entry(second: i64, text: &str, times: u64) -> Happened {
     }
 }
 
-pub(in crate::kubernetes) fn status(happened: &[Happened]) -> Status {
+pub(in crate::kubernetes) fn status(happened: &[RecentEvent]) -> Status {
     let moment = Moment { uptime: Duration::ZERO, utc: at(0) };
     let policy = Policy::new(moment, Mode::Observe, &RuleSet::default(), DecisionId(1));
     let mut status = { policy }.status(moment);
@@ -138,7 +138,7 @@ fn a_refused_event_waits_behind_the_others() {
 #[test]
 fn refused_events_do_not_use_up_the_requests_of_the_node() {
     let mut book = book();
-    let refused: Vec<Happened> =
+    let refused: Vec<RecentEvent> =
         (1..=25).map(|second| entry(second, &format!("text {second}"), 1)).collect();
     book.take(&status(&refused), NOW);
     while book.next(NOW).is_some() {
@@ -146,9 +146,13 @@ fn refused_events_do_not_use_up_the_requests_of_the_node() {
     }
     // All of them are due again when one of another object is to be written.
     let later = NOW + REFUSED_FOR;
-    book.requests = Bucket { left: 1.0, since: later };
-    let key = Key { object: Object::Node, reason: "r".to_owned(), text: "of another".to_owned() };
-    book.add(Waiting { key, is_warning: true, times: 1, at: at(30), refused_until: None }, later);
+    book.requests = EventBucket { left: 1.0, since: later };
+    let key =
+        Key { object: InvolvedObject::Node, reason: "r".to_owned(), text: "of another".to_owned() };
+    book.add(
+        PendingEvent { key, is_warning: true, times: 1, at: at(30), refused_until: None },
+        later,
+    );
     assert_eq!(book.next(later).unwrap().body["message"], "of another");
 }
 
@@ -217,11 +221,11 @@ fn a_storm_on_a_thousand_nodes_is_a_hundred_requests_a_second() {
 #[test]
 fn what_was_before_the_start_or_needs_nobody_is_left_out() {
     let mut book = book();
-    let calm = Happened { level: HappenedLevel::Info, ..entry(5, "calm", 1) };
+    let calm = RecentEvent { level: RecentEventLevel::Info, ..entry(5, "calm", 1) };
     book.take(&status(&[entry(-5, "before", 1), calm.clone()]), NOW);
     assert_eq!(book.next(NOW), None);
-    let ended = Happened {
-        kind: HappenedKind::Alert,
+    let ended = RecentEvent {
+        kind: RecentEventKind::Alert,
         rule: Some("memory/MemoryLeaked".to_owned()),
         ..calm
     };
@@ -287,7 +291,7 @@ pub(in crate::kubernetes) fn of_an_engine_that_died() -> Status {
         ..Pod::default()
     };
     seen.pod = Some(Arc::new(pod));
-    let died = Happened { engine: Some("llm".to_owned()), ..entry(1, "llm has died", 1) };
+    let died = RecentEvent { engine: Some("llm".to_owned()), ..entry(1, "llm has died", 1) };
     let mut status = status(&[died]);
     status.engines = [engine(seen)].into();
     status

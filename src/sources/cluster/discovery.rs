@@ -27,7 +27,7 @@ const MAX_FILES: usize = 64;
 
 /// The discovered nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct DiscoveredNodes {
     /// The nodes, possibly including this one.
     pub peers: Vec<PeerAddress>,
     /// Unusable names and files, with the reason: the nodes behind them are unknown.
@@ -78,7 +78,7 @@ impl Discovery {
     }
 
     /// Discovers the nodes. A name server may delay it without limit.
-    pub fn discover(&mut self) -> Found {
+    pub fn discover(&mut self) -> DiscoveredNodes {
         for file in &mut self.files {
             let result = read_files(&file.of);
             file.take(result);
@@ -93,8 +93,8 @@ impl Discovery {
         self.found()
     }
 
-    fn found(&self) -> Found {
-        let mut found = Found::default();
+    fn found(&self) -> DiscoveredNodes {
+        let mut found = DiscoveredNodes::default();
         let result = self.names.iter().map(|name| (name.of.to_string(), &name.peers, &name.fault));
         let files =
             self.files.iter().map(|file| (file.of.display().to_string(), &file.peers, &file.fault));
@@ -208,7 +208,7 @@ fn read_file(path: &Path) -> io::Result<String> {
 pub(super) fn start(mut discovery: Discovery, clock: fn() -> Duration) -> io::Result<Discovered> {
     let (to, found) = mpsc::channel(1);
     Builder::new().name("peers-found".to_owned()).spawn(move || {
-        let mut known: Option<Found> = None;
+        let mut known: Option<DiscoveredNodes> = None;
         loop {
             let began = clock();
             let found = discovery.discover();

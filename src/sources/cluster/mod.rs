@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-pub use self::discovery::{Discovery, Found};
+pub use self::discovery::{DiscoveredNodes, Discovery};
 use crate::model::{
     ClusterNames, ClusterReadings, ClusterSettings, NodeReadings, Observation, Wanted,
 };
@@ -69,7 +69,7 @@ impl ClusterWatch {
             names: setup.names,
             instance: setup.instance,
             wants,
-            news: News(to),
+            news: ReadingsQueue(to),
             clock: setup.clock,
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -119,7 +119,7 @@ struct Scraping {
     names: ClusterNames,
     instance: Arc<str>,
     wants: watch::Receiver<Arc<[Wanted]>>,
-    news: News,
+    news: ReadingsQueue,
     clock: fn() -> Duration,
 }
 
@@ -131,9 +131,9 @@ impl Scraping {
 
 /// The queue to the loop.
 #[derive(Clone, Debug)]
-struct News(SyncSender<ClusterReadings>);
+struct ReadingsQueue(SyncSender<ClusterReadings>);
 
-impl News {
+impl ReadingsQueue {
     /// Reports to the loop; a report that does not fit is repeated with the next response. Returns
     /// whether the loop still runs.
     fn report(&self, nodes: Vec<NodeReadings>) -> bool {
@@ -152,7 +152,7 @@ impl News {
 }
 
 /// The results of discovery.
-type Discovered = mpsc::Receiver<Found>;
+type Discovered = mpsc::Receiver<DiscoveredNodes>;
 
 /// The time with up to a tenth added or removed, so that nodes do not scrape in step.
 fn jittered(time: Duration) -> Duration {

@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::table::{NodeSamples, NodeTable, shown};
-use super::{Discovered, Found, Scraping, jittered};
-use crate::clients::connection::{Connection, Question, Server};
+use super::{Discovered, DiscoveredNodes, Scraping, jittered};
+use crate::clients::connection::{ConnectionRequest, Server, ServerConnection};
 use crate::model::{NodeNews, NodeReadings, PEERS_ASKED_CHEAPLY, PeerAddress, Wanted};
 use crate::parse::exposition::MetricReader;
 
@@ -77,7 +77,7 @@ pub(super) async fn scrape(context: Scraping, mut discovered: Discovered) {
         }
         for peer in &found.peers {
             if !tasks.contains_key(peer.name()) {
-                let node = Node::new(context.clone(), peer);
+                let node = ScrapedNode::new(context.clone(), peer);
                 let task = tokio::spawn(node.run());
                 tasks.insert(Arc::clone(peer.name()), (peer.clone(), task));
             }
@@ -85,7 +85,7 @@ pub(super) async fn scrape(context: Scraping, mut discovered: Discovered) {
     }
 }
 
-fn log_discovery(context: &Scraping, found: &Found) {
+fn log_discovery(context: &Scraping, found: &DiscoveredNodes) {
     for remark in &found.remarks {
         tracing::warn!("cluster: {}", shown(remark));
     }
@@ -114,10 +114,10 @@ fn page_url(server: &Server) -> Arc<str> {
 }
 
 /// A node to scrape.
-struct Node {
+struct ScrapedNode {
     context: Scraping,
     name: Arc<str>,
-    connection: Connection,
+    connection: ServerConnection,
     /// The URL of its page, if it has one.
     url: Arc<str>,
     table: NodeTable,
@@ -128,17 +128,17 @@ struct Node {
     /// Scrapes of single metrics in a row without a response.
     selection_failures: u32,
     /// The path that selects the wanted metrics.
-    selection: Selection,
+    selection: MetricSelection,
 }
 
 /// A path with the names of the wanted metrics.
-struct Selection {
+struct MetricSelection {
     wanted: Arc<[Wanted]>,
     /// `None`: the path would be too long.
     path: Option<String>,
 }
 
-impl Selection {
+impl MetricSelection {
     fn new(metrics_path: &str, wanted: &Arc<[Wanted]>) -> Self {
         let names: BTreeSet<&str> = wanted.iter().map(|wanted| &*wanted.name).collect();
         let mut path = metrics_path.to_owned();
@@ -152,7 +152,7 @@ impl Selection {
     }
 }
 
-impl Node {
+impl ScrapedNode {
     fn new(context: Scraping, peer: &PeerAddress) -> Self {
         let name = Arc::clone(peer.name());
         let server = Server {
@@ -164,8 +164,8 @@ impl Node {
         Self {
             url: page_url(&server),
             table: NodeTable::new(&context.names.cluster, &name, &wanted),
-            selection: Selection::new(&context.settings.metrics_path, &wanted),
-            connection: Connection::new(server),
+            selection: MetricSelection::new(&context.settings.metrics_path, &wanted),
+            connection: ServerConnection::new(server),
             context,
             name,
             failures: 0,
@@ -202,7 +202,7 @@ impl Node {
     fn path(&mut self, wanted: &Arc<[Wanted]>) -> (String, bool) {
         let all = &self.context.settings.metrics_path;
         if !Arc::ptr_eq(&self.selection.wanted, wanted) {
-            self.selection = Selection::new(all, wanted);
+            self.selection = MetricSelection::new(all, wanted);
             self.selection_failures = 0;
         }
         let may_select = self.is_umawarden && self.selection_failures < MAX_SELECTION_FAILURES;
@@ -266,7 +266,7 @@ impl Node {
 
 /// One scrape; dropping it closes the connection.
 async fn request(
-    connection: &mut Connection,
+    connection: &mut ServerConnection,
     path: &str,
     wanted: &[Wanted],
 ) -> Result<(NodeSamples, Option<String>), String> {
@@ -282,7 +282,7 @@ async fn request(
         let mut feed = |part: &[u8]| {
             reader.feed(part, &wants, &mut take).map_err(|error| format!("no metrics: {error}"))
         };
-        let request = Question::get(path, ACCEPT, MAX_RESPONSE_BYTES);
+        let request = ConnectionRequest::get(path, ACCEPT, MAX_RESPONSE_BYTES);
         let head = connection.send(request, &mut feed).await?;
         reader.end(&wants, &mut take).map_err(|error| format!("no metrics: {error}"))?;
         head
@@ -298,14 +298,14 @@ mod tests {
     use tokio::runtime::Runtime;
     use tokio::sync::watch;
 
-    use super::super::News;
+    use super::super::ReadingsQueue;
     use super::super::tests::{answer, serve, settings, uptime, wanted};
     use super::*;
     use crate::model::{ClusterNames, ClusterReadings};
 
     /// A node that is scraped by hand.
     struct TestNode {
-        node: Node,
+        node: ScrapedNode,
         runtime: Runtime,
         news: Receiver<ClusterReadings>,
         wants: watch::Sender<Arc<[Wanted]>>,
@@ -325,11 +325,11 @@ mod tests {
                 names,
                 instance: "me".into(),
                 wants: wanted,
-                news: News(to),
+                news: ReadingsQueue(to),
                 clock: uptime,
             };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            Self { node: Node::new(context, &peer), runtime: runtime.unwrap(), news, wants }
+            Self { node: ScrapedNode::new(context, &peer), runtime: runtime.unwrap(), news, wants }
         }
 
         fn scrape(&mut self) {

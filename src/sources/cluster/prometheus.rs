@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::nodes::removed;
 use super::table::{NodeSamples, NodeTable};
 use super::{Scraping, jittered};
-use crate::clients::connection::{Connection, Question, Server};
+use crate::clients::connection::{ConnectionRequest, Server, ServerConnection};
 use crate::model::{
     CLUSTER_LABEL, ClusterNames, MOST_NODES, NODE_LABEL, NodeNews, NodeReadings, PeerAddress,
     PrometheusServer, Wanted, metric,
@@ -33,7 +33,7 @@ type SamplesByNode = BTreeMap<Arc<str>, NodeSamples>;
 
 /// Queries until the loop ends.
 pub(super) async fn query_all(context: Scraping, server: PrometheusServer) {
-    let mut fleet = match Fleet::new(context, server) {
+    let mut fleet = match PrometheusFleet::new(context, server) {
         Ok(fleet) => fleet,
         // The configuration was checked: this cannot fail.
         Err(why) => return tracing::error!("cluster.prometheus.url: {why}"),
@@ -49,10 +49,10 @@ pub(super) async fn query_all(context: Scraping, server: PrometheusServer) {
 }
 
 /// All nodes that the server reports.
-struct Fleet {
+struct PrometheusFleet {
     context: Scraping,
     server: PrometheusServer,
-    connection: Connection,
+    connection: ServerConnection,
     /// The path before `/api/v1`.
     base: String,
     /// Each known node, and when the server last reported it.
@@ -61,7 +61,7 @@ struct Fleet {
     is_server_reported: bool,
 }
 
-impl Fleet {
+impl PrometheusFleet {
     fn new(context: Scraping, server: PrometheusServer) -> Result<Self, String> {
         let rest = server.url.split_once("://").map_or(&*server.url, |(_, rest)| rest);
         let (authority, base) = match rest.split_once('/') {
@@ -77,7 +77,7 @@ impl Fleet {
         Ok(Self {
             context,
             server,
-            connection: Connection::new(at),
+            connection: ServerConnection::new(at),
             base,
             nodes: BTreeMap::new(),
             is_server_reported: false,
@@ -121,7 +121,7 @@ impl Fleet {
                 body.extend_from_slice(part);
                 Ok(())
             };
-            let request = Question::get(&path, ACCEPT, MAX_RESPONSE_BYTES);
+            let request = ConnectionRequest::get(&path, ACCEPT, MAX_RESPONSE_BYTES);
             self.connection.send(request, &mut take).await?;
             sort(&body, one, &self.server.node_label, &self.context.names, &mut all)?;
         }

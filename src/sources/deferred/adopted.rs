@@ -20,7 +20,7 @@ const NAME: &str = "adopted.json";
 
 /// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Adopted {
+pub struct AdoptedContainers {
     /// The version of its format.
     #[serde(default)]
     pub version: u32,
@@ -52,7 +52,7 @@ pub struct AdoptedContainer {
 #[derive(Clone, Debug)]
 pub struct AdoptedFile {
     path: PathBuf,
-    known: Adopted,
+    known: AdoptedContainers,
     stamp: Option<(SystemTime, u64)>,
 }
 
@@ -64,18 +64,18 @@ impl AdoptedFile {
 
     /// The file, not read yet.
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), known: Adopted::default(), stamp: None }
+        Self { path: path.to_owned(), known: AdoptedContainers::default(), stamp: None }
     }
 
     /// Reads the file. Without a file no container is adopted.
     ///
     /// # Errors
     /// It cannot be read or parsed.
-    pub fn read(&mut self) -> io::Result<&Adopted> {
+    pub fn read(&mut self) -> io::Result<&AdoptedContainers> {
         let found = match fs::metadata(&self.path) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (self.known, self.stamp) = (Adopted::default(), None);
+                (self.known, self.stamp) = (AdoptedContainers::default(), None);
                 return Ok(&self.known);
             }
             Err(error) => return Err(self.failed(&error)),
@@ -96,7 +96,7 @@ impl AdoptedFile {
     ///
     /// # Errors
     /// It cannot be written, and is unchanged.
-    pub fn write(&mut self, adopted: &Adopted) -> io::Result<()> {
+    pub fn write(&mut self, adopted: &AdoptedContainers) -> io::Result<()> {
         let new = self.path.with_extension("json.new");
         let text = serde_json::to_vec_pretty(adopted).map_err(io::Error::other)?;
         let write = || -> io::Result<()> {

@@ -10,13 +10,13 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::adopted::AdoptedFile;
-use super::ends::Ends;
-use super::matching::{Terms, Wanted};
+use super::ends::ContainerEnds;
+use super::matching::{RestartEntries, RestartTerms};
 use super::{Reporter, TrackedContainers};
 use crate::model::{
-    DeclaredRestart, DeferredRestart, EndedWorkload, Requested, Supervisor, Workload, WorkloadState,
+    DeclaredRestart, DeferredRestart, EndedWorkload, OnRequest, Supervisor, Workload, WorkloadState,
 };
-use crate::parse::container::{Container, Inspected, containers, inspected};
+use crate::parse::container::{Container, InspectedContainer, containers, inspected};
 use crate::supervisors::docker::{Docker, DockerError, Events};
 
 /// Timeout of one response.
@@ -63,7 +63,7 @@ pub(super) struct DockerWatch {
     declared: watch::Receiver<Arc<[DeclaredRestart]>>,
     tracked: watch::Receiver<TrackedContainers>,
     reporter: Reporter,
-    ends: Ends,
+    ends: ContainerEnds,
     has_deferred: bool,
     /// Events are missing or late, so that queries are more frequent.
     is_mute: bool,
@@ -84,7 +84,7 @@ impl DockerWatch {
             adopted: AdoptedFile::new(adopted),
             declared,
             tracked,
-            ends: Ends::new(docker.clone(), reporter.clone()),
+            ends: ContainerEnds::new(docker.clone(), reporter.clone()),
             docker,
             reporter,
             has_deferred: false,
@@ -223,7 +223,7 @@ impl DockerWatch {
             Ok(adopted) => adopted.clone(),
             Err(error) => return Err(DockerError::Failed(error.to_string())),
         };
-        let wanted = Wanted { declared: &declared, adopted: &adopted };
+        let wanted = RestartEntries { declared: &declared, adopted: &adopted };
         let tracked = Arc::clone(&self.tracked.borrow_and_update());
         let (mut deferred, mut ended): (Vec<DeferredRestart>, Vec<EndedWorkload>) =
             (Vec::new(), Vec::new());
@@ -277,7 +277,7 @@ impl DockerWatch {
     async fn inspect(
         &self,
         id: &Arc<str>,
-    ) -> Result<Option<(Result<Inspected, String>, bool)>, DockerError> {
+    ) -> Result<Option<(Result<InspectedContainer, String>, bool)>, DockerError> {
         let (found, is_podman) = match self.docker.inspect(id, ANSWER_TAKES).await {
             Ok(found) => (inspected(&found.text), found.is_podman),
             Err(error) if error.is_not_found() => return Ok(None),
@@ -299,7 +299,7 @@ impl DockerWatch {
         &mut self,
         id: &Arc<str>,
         container: &Container,
-        terms: Terms,
+        terms: RestartTerms,
         is_tracked: bool,
     ) -> Result<Option<(DeferredRestart, Option<EndedWorkload>)>, DockerError> {
         let Some((found, is_podman)) = self.inspect(id).await? else { return Ok(None) };
@@ -308,10 +308,10 @@ impl DockerWatch {
             Err(why) => {
                 let status = Arc::from(format!("invalid response: {why}"));
                 let state = WorkloadState::Between { status };
-                Inspected::unknown(Arc::clone(id), Arc::clone(&container.name), state)
+                InspectedContainer::unknown(Arc::clone(id), Arc::clone(&container.name), state)
             }
         };
-        let mut seen = terms.deferred(&found, Requested::Unknown);
+        let mut seen = terms.deferred(&found, OnRequest::Unknown);
         if seen.target.name.is_empty() {
             seen.target.name = id.get(..12).unwrap_or(id).into();
         }

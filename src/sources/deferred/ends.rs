@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use super::Reporter;
 use super::docker::filters;
 use crate::engines::last_words;
-use crate::model::{Requested, WorkloadEnd, WorkloadLog, WorkloadState};
+use crate::model::{OnRequest, WorkloadEnd, WorkloadLog, WorkloadState};
 use crate::parse::container::{
-    ContainerEvent, Inspected, end_after, event, log_end, requested, time,
+    ContainerEvent, InspectedContainer, end_after, event, log_end, requested, time,
 };
 use crate::supervisors::docker::{Docker, DockerError};
 
@@ -38,7 +38,7 @@ const LOG_IS_REPORTED: Duration = Duration::from_secs(30);
 
 /// The state of a container between queries.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct KnownContainer {
     /// The start of its current life, as Docker writes it.
     seen_running: Option<Arc<str>>,
     /// Docker was unreachable since.
@@ -57,7 +57,7 @@ struct KnownEnd {
     /// The end before it, if known.
     before: Option<Timestamp>,
     /// Whether it was requested, once that is certain.
-    requested: Option<Requested>,
+    requested: Option<OnRequest>,
     log: Option<Arc<WorkloadLog>>,
 }
 
@@ -74,15 +74,15 @@ fn writes_from(began: Timestamp, before: Option<Timestamp>) -> Option<Timestamp>
 
 /// The state of all containers.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct ContainerEnds {
     docker: Docker,
     reporter: Reporter,
-    known: BTreeMap<Arc<str>, Known>,
+    known: BTreeMap<Arc<str>, KnownContainer>,
     /// A request of this query has timed out; further ones are skipped.
     hangs: bool,
 }
 
-impl Ends {
+impl ContainerEnds {
     pub(super) fn new(docker: Docker, reporter: Reporter) -> Self {
         Self { docker, reporter, known: BTreeMap::new(), hangs: false }
     }
@@ -100,7 +100,7 @@ impl Ends {
     /// Forgets containers that are gone.
     pub(super) fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
         let now = (self.reporter.clock)().uptime;
-        let is_reported = |known: &Known| {
+        let is_reported = |known: &KnownContainer| {
             known.passed.as_ref().is_some_and(|(_, at)| now.saturating_sub(*at) < LOG_IS_REPORTED)
         };
         self.known.retain(|id, known| is_there(id) || is_reported(known));
@@ -111,7 +111,7 @@ impl Ends {
     pub(super) async fn track(
         &mut self,
         id: &Arc<str>,
-        found: Option<&Inspected>,
+        found: Option<&InspectedContainer>,
         is_podman: bool,
     ) -> Option<WorkloadEnd> {
         let known = self.known.entry(Arc::clone(id)).or_default();
@@ -142,7 +142,7 @@ impl Ends {
         &mut self,
         id: &Arc<str>,
         started: &str,
-        found: Option<&Inspected>,
+        found: Option<&InspectedContainer>,
         is_podman: bool,
     ) -> Option<WorkloadEnd> {
         let began = time(started)?;
@@ -154,13 +154,13 @@ impl Ends {
         let before = self.known.get(id).and_then(|known| known.passed.as_ref()?.0.utc);
         let mut end = match (found.map(|found| &found.state), end_after(began, &events)) {
             (Some(WorkloadState::Ended(end)), event) => {
-                let requested = event.map_or(Requested::Unknown, |event| event.requested);
+                let requested = event.map_or(OnRequest::Unknown, |event| event.requested);
                 WorkloadEnd { requested, ..end.clone() }
             }
             (_, event) => event?,
         };
-        if is_podman && end.looks_requested() && end.requested == Requested::No {
-            end.requested = Requested::Unknown;
+        if is_podman && end.looks_requested() && end.requested == OnRequest::No {
+            end.requested = OnRequest::Unknown;
         }
         end.are_stops_silent = is_podman;
         end.log = Some(Arc::new(match found {
@@ -181,7 +181,7 @@ impl Ends {
     /// Records a running life, or examines an end.
     pub(super) async fn learn(
         &mut self,
-        found: &Inspected,
+        found: &InspectedContainer,
         is_podman: bool,
         state: &mut WorkloadState,
     ) {
@@ -210,10 +210,10 @@ impl Ends {
     /// Whether the end was requested.
     async fn requested(
         &mut self,
-        found: &Inspected,
+        found: &InspectedContainer,
         is_podman: bool,
         end: &WorkloadEnd,
-    ) -> Requested {
+    ) -> OnRequest {
         let known = self.known.get(&found.id).cloned().unwrap_or_default();
         if let Some(requested) = known.end.and_then(|known| known.requested) {
             return requested;
@@ -224,17 +224,17 @@ impl Ends {
                 // Docker that was down itself has no events of it, and cannot have been asked for
                 // it.
                 // Podman's containers run without it.
-                Requested::Unknown if was_watched && known.was_away && !is_podman => Requested::No,
+                OnRequest::Unknown if was_watched && known.was_away && !is_podman => OnRequest::No,
                 // `podman stop` has no event: an end that looks like one may be one.
-                Requested::No if is_podman && end.looks_requested() => Requested::Unknown,
+                OnRequest::No if is_podman && end.looks_requested() => OnRequest::Unknown,
                 judged => judged,
             },
-            None => Requested::Unknown,
+            None => OnRequest::Unknown,
         };
         // A recent event may arrive a moment later.
         let age = end.utc.map(|utc| (self.reporter.clock)().utc.duration_since(utc));
         let is_old = age.is_some_and(|age| age.as_secs() >= SETTLES_SECONDS) && !self.hangs;
-        if (judged != Requested::Unknown || is_old)
+        if (judged != OnRequest::Unknown || is_old)
             && let Some(known) = self.known_end(&found.id)
         {
             known.requested = Some(judged);
@@ -274,7 +274,7 @@ impl Ends {
     }
 
     /// The last lines of its log.
-    async fn log(&mut self, found: &Inspected) -> Option<Arc<WorkloadLog>> {
+    async fn log(&mut self, found: &InspectedContainer) -> Option<Arc<WorkloadLog>> {
         let now = (self.reporter.clock)().uptime;
         let known = self.known_end(&found.id)?;
         if known.log.is_none() && !self.hangs {
@@ -286,7 +286,7 @@ impl Ends {
         known.log.clone().filter(|_| is_reported)
     }
 
-    async fn read_log(&mut self, found: &Inspected) -> WorkloadLog {
+    async fn read_log(&mut self, found: &InspectedContainer) -> WorkloadLog {
         let before = self.known_end(&found.id).and_then(|known| known.before);
         let began = time(&found.started).map_or(before, |began| writes_from(began, before));
         self.read_log_of(found, began, None).await
@@ -295,7 +295,7 @@ impl Ends {
     /// The log between two times.
     async fn read_log_of(
         &mut self,
-        found: &Inspected,
+        found: &InspectedContainer,
         began: Option<Timestamp>,
         until: Option<Timestamp>,
     ) -> WorkloadLog {

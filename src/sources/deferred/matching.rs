@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use glob::Pattern;
 
-use super::adopted::Adopted;
+use super::adopted::AdoptedContainers;
 use crate::model::{
-    DeclaredRestart, DeferredRestart, Mode, Requested, RestartLimits, RestartMatch, StartNeed,
+    DeclaredRestart, DeferredRestart, Mode, OnRequest, RestartLimits, RestartMatch, StartNeed,
     Supervisor, Workload, WorkloadState, pool_names, size_bytes,
 };
-use crate::parse::container::Inspected;
+use crate::parse::container::InspectedContainer;
 
 /// The label of such a container, and its only value.
 pub(super) const LABEL: &str = "umawarden.restart";
@@ -23,7 +23,7 @@ const POOL: &str = "umawarden.restart.pool";
 
 /// The terms of a deferred restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(super) struct RestartTerms {
     need: StartNeed,
     limits: RestartLimits,
     mode: Option<Mode>,
@@ -32,12 +32,12 @@ pub(super) struct Terms {
 }
 
 /// Entries of the configuration and of the file of adopted containers.
-pub(super) struct Wanted<'w> {
+pub(super) struct RestartEntries<'w> {
     pub(super) declared: &'w [DeclaredRestart],
-    pub(super) adopted: &'w Adopted,
+    pub(super) adopted: &'w AdoptedContainers,
 }
 
-impl Wanted<'_> {
+impl RestartEntries<'_> {
     /// The terms of a container, if it has a deferred restart. The first matching entry of the
     /// configuration decides; the container's own labels override its needs.
     pub(super) fn terms(
@@ -45,7 +45,7 @@ impl Wanted<'_> {
         id: &str,
         name: &str,
         labels: &BTreeMap<String, String>,
-    ) -> Option<Terms> {
+    ) -> Option<RestartTerms> {
         let labelled = labels.get(LABEL);
         let declared = self.declared.iter().find_map(|entry| {
             let found_by = found_by(&entry.matches, name, labels)?;
@@ -59,7 +59,7 @@ impl Wanted<'_> {
             (None, None, None) => return None,
         };
         let declared = declared.map(|(entry, _)| entry);
-        let mut terms = Terms {
+        let mut terms = RestartTerms {
             need: declared.map(|entry| entry.need.clone()).unwrap_or_default(),
             limits: declared.map(|entry| entry.limits.clone()).unwrap_or_default(),
             mode: declared.and_then(|entry| entry.mode),
@@ -74,7 +74,7 @@ impl Wanted<'_> {
     }
 }
 
-impl Terms {
+impl RestartTerms {
     fn read_labels(&mut self, labels: &BTreeMap<String, String>) {
         let is_known = |value: &String| value == WHEN_READY;
         if !labels.get(LABEL).is_none_or(is_known) {
@@ -103,7 +103,11 @@ impl Terms {
     }
 
     /// A container with these terms. `requested`: whether its end was requested.
-    pub(super) fn deferred(self, found: &Inspected, requested: Requested) -> DeferredRestart {
+    pub(super) fn deferred(
+        self,
+        found: &InspectedContainer,
+        requested: OnRequest,
+    ) -> DeferredRestart {
         let mut state = found.state.clone();
         if let WorkloadState::Ended(end) = &mut state {
             end.requested = requested;

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-pub use adopted::{Adopted, AdoptedContainer, AdoptedFile};
+pub use adopted::{AdoptedContainer, AdoptedContainers, AdoptedFile};
 pub use pods::TrackedPod;
 
 use crate::model::{

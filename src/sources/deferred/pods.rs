@@ -13,13 +13,13 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-use super::adopted::Adopted;
-use super::matching::Wanted;
+use super::adopted::AdoptedContainers;
+use super::matching::RestartEntries;
 use super::{Reporter, TrackedPods, block_on};
 use crate::engines::last_words;
 use crate::files::{is_log_of, open_regular};
 use crate::model::{
-    DeclaredRestart, DeferredRestart, EndedWorkload, EngineSeen, Pod, Proof, Requested, Supervisor,
+    DeclaredRestart, DeferredRestart, EndedWorkload, EngineSeen, OnRequest, Pod, Proof, Supervisor,
     Workload, WorkloadEnd, WorkloadLog, WorkloadState,
 };
 use crate::parse::container::{cri_end, pod_log_end};
@@ -106,13 +106,13 @@ struct PodRuntime {
     socket: PathBuf,
     reporter: Reporter,
     cri: Option<Cri>,
-    containers: BTreeMap<Arc<str>, Watched>,
+    containers: BTreeMap<Arc<str>, WatchedContainer>,
     retry_at: Duration,
 }
 
 /// A container, as it was last.
 #[derive(Debug)]
-struct Watched {
+struct WatchedContainer {
     its: TrackedPod,
     /// When an engine was in it last.
     used_at: Duration,
@@ -179,7 +179,9 @@ impl PodEnds {
                     Some(known) => (known.its, known.used_at) = (its.clone(), now),
                     None if is_full => {}
                     None => {
-                        runtime.containers.insert(Arc::clone(id), Watched::new(its.clone(), now));
+                        runtime
+                            .containers
+                            .insert(Arc::clone(id), WatchedContainer::new(its.clone(), now));
                     }
                 }
             }
@@ -194,7 +196,7 @@ impl PodEnds {
     /// The containers whose restarts somebody wants deferred, and why that cannot be.
     fn deferred(&self, now: Duration) -> Vec<DeferredRestart> {
         let declared = Arc::clone(&self.declared.borrow());
-        let wanted = Wanted { declared: &declared, adopted: &Adopted::default() };
+        let wanted = RestartEntries { declared: &declared, adopted: &AdoptedContainers::default() };
         let all = self.runtimes.values().flat_map(|runtime| &runtime.containers);
         let mut names = BTreeSet::new();
         let current = all.filter(|(_, known)| known.used_at == now);
@@ -219,7 +221,7 @@ impl PodEnds {
     }
 }
 
-impl Watched {
+impl WatchedContainer {
     fn new(its: TrackedPod, used_at: Duration) -> Self {
         Self { its, used_at, started: None, end: None }
     }
@@ -292,7 +294,7 @@ impl PodRuntime {
     }
 }
 
-impl Watched {
+impl WatchedContainer {
     async fn examine(&mut self, cri: &Cri, id: &str, reporter: &Reporter) -> Result<(), CriError> {
         let status = cri.short_status(id).await?;
         let at = (reporter.clock)();
@@ -326,7 +328,7 @@ impl Watched {
 fn stopped_with_pod(end: &mut WorkloadEnd) {
     end.is_pod_stopped = true;
     if end.looks_requested() {
-        end.requested = Requested::Yes;
+        end.requested = OnRequest::Yes;
     }
 }
 

@@ -10,9 +10,11 @@ use std::time::Duration;
 use super::Reporter;
 use super::systemd::end;
 use crate::engines::last_words;
-use crate::model::{EndedWorkload, Requested, Supervisor, Workload, WorkloadEnd, WorkloadLog};
+use crate::model::{EndedWorkload, OnRequest, Supervisor, Workload, WorkloadEnd, WorkloadLog};
 use crate::supervisors::journal::{ServiceRun, last_output};
-use crate::supervisors::systemd::{Change, Changes, Properties, Sequence, Systemd, number, text};
+use crate::supervisors::systemd::{
+    Changes, Properties, Sequence, ServiceChange, Systemd, number, text,
+};
 
 /// The most tracked services.
 const MOST_SERVICES: usize = 64;
@@ -26,7 +28,7 @@ const OF_INTEREST: [&str; 5] =
 
 /// A tracked service.
 #[derive(Debug)]
-struct Service {
+struct TrackedService {
     changes: Changes,
     properties: Properties,
     /// When this life began, as systemd writes it, and its position in the sequence of messages.
@@ -35,19 +37,19 @@ struct Service {
     was_watched: bool,
     /// The position of a message that it is to be stopped.
     to_stop: Option<Sequence>,
-    end: Option<Ended>,
+    end: Option<ServiceEnd>,
 }
 
 /// Its last end.
 #[derive(Debug)]
-struct Ended {
+struct ServiceEnd {
     end: WorkloadEnd,
     noticed: Duration,
     /// The positions of the messages about the begin and the end of its life.
     messages: (Sequence, Sequence),
 }
 
-impl Ended {
+impl ServiceEnd {
     /// Whether the end was requested, given the position of a stop message.
     fn is_stopped(&self, stop: Sequence) -> bool {
         let (began, ended) = self.messages;
@@ -59,7 +61,7 @@ impl Ended {
 #[derive(Debug)]
 pub(super) struct Services {
     reporter: Reporter,
-    each: BTreeMap<Arc<str>, Service>,
+    each: BTreeMap<Arc<str>, TrackedService>,
     /// Services that systemd has in another control group than their engines.
     others: BTreeMap<Arc<str>, Arc<str>>,
 }
@@ -77,7 +79,7 @@ impl Services {
     ) -> Result<(), String> {
         // A service that has just ended is still reported.
         let now = (self.reporter.clock)().uptime;
-        let is_reported = |service: &Service| service.ended(now).is_some();
+        let is_reported = |service: &TrackedService| service.ended(now).is_some();
         self.each.retain(|name, service| services.contains_key(name) || is_reported(service));
         self.others.retain(|name, cgroup| services.get(name) == Some(cgroup));
         for (name, cgroup) in services {
@@ -90,7 +92,7 @@ impl Services {
                 self.others.insert(Arc::clone(name), Arc::clone(cgroup));
                 continue;
             }
-            let mut service = Service::new(changes);
+            let mut service = TrackedService::new(changes);
             service.take(message, now);
             self.each.insert(Arc::clone(name), service);
         }
@@ -142,7 +144,7 @@ impl Services {
     /// Services that have ended lately.
     pub(super) fn ended(&self) -> Vec<EndedWorkload> {
         let now = (self.reporter.clock)().uptime;
-        let ended = |(name, service): (&Arc<str>, &Service)| {
+        let ended = |(name, service): (&Arc<str>, &TrackedService)| {
             let end = service.ended(now)?;
             let (name, id) = (Arc::clone(name), Arc::clone(name));
             let target = Workload { supervisor: Supervisor::Systemd, name, id };
@@ -176,14 +178,14 @@ fn is_where(properties: &Properties, cgroup: &str) -> bool {
     own.is_empty() || below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
-impl Service {
+impl TrackedService {
     fn new(changes: Changes) -> Self {
         let life = (0, Sequence::default());
         let properties = Properties::new();
         Self { changes, properties, life, was_watched: false, to_stop: None, end: None }
     }
 
-    fn take(&mut self, Change { properties, position }: Change, now: Duration) {
+    fn take(&mut self, ServiceChange { properties, position }: ServiceChange, now: Duration) {
         self.properties
             .extend(properties.into_iter().filter(|(name, _)| OF_INTEREST.contains(&&**name)));
         let time = |name: &str| self.properties.get(name).and_then(number).unwrap_or(0);
@@ -204,12 +206,12 @@ impl Service {
             }
             _ => (now, (self.life.1, position), None),
         };
-        let mut ended = Ended { end: WorkloadEnd { log, ..end }, noticed, messages };
+        let mut ended = ServiceEnd { end: WorkloadEnd { log, ..end }, noticed, messages };
         let is_stopped = self.to_stop.is_some_and(|stop| ended.is_stopped(stop));
         ended.end.requested = match (is_stopped, self.was_watched) {
-            (true, _) => Requested::Yes,
-            (false, true) => Requested::No,
-            (false, false) => Requested::Unknown,
+            (true, _) => OnRequest::Yes,
+            (false, true) => OnRequest::No,
+            (false, false) => OnRequest::Unknown,
         };
         self.end = Some(ended);
     }
@@ -224,7 +226,7 @@ impl Service {
     fn is_to_stop(&mut self, stop: Sequence) {
         self.to_stop = Some(stop);
         if let Some(ended) = self.end.as_mut().filter(|ended| ended.is_stopped(stop)) {
-            ended.end.requested = Requested::Yes;
+            ended.end.requested = OnRequest::Yes;
         }
     }
 }

@@ -12,10 +12,10 @@ use tokio::time::{sleep, timeout};
 use super::services::{Services, output};
 use super::{Reporter, TrackedServices};
 use crate::model::{
-    DeclaredRestart, DeferredRestart, Requested, RestartMatch, Supervisor, Workload, WorkloadEnd,
+    DeclaredRestart, DeferredRestart, OnRequest, RestartMatch, Supervisor, Workload, WorkloadEnd,
     WorkloadHealth, WorkloadLog, WorkloadState,
 };
-use crate::supervisors::systemd::{Bus, Job, Jobs, Properties, Systemd, number, text};
+use crate::supervisors::systemd::{Bus, Jobs, Properties, Systemd, SystemdJob, number, text};
 
 /// Between two queries without signals, and after a failed one.
 const EVERY: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ struct Tracked {
     /// It was to be stopped in this life.
     is_to_stop: bool,
     /// The end for which it is known whether it was requested.
-    examined: Option<(Arc<str>, Requested)>,
+    examined: Option<(Arc<str>, OnRequest)>,
     /// The last output before an end.
     output: Option<(Arc<str>, Option<Arc<WorkloadLog>>)>,
 }
@@ -206,10 +206,10 @@ impl SystemdWatch {
     async fn take_job(
         &mut self,
         systemd: &Systemd,
-        job: Option<Job>,
+        job: Option<SystemdJob>,
         services: &mut Services,
     ) -> Result<(), String> {
-        let Job { path, unit, position } = job.ok_or("systemd has ended the connection")?;
+        let SystemdJob { path, unit, position } = job.ok_or("systemd has ended the connection")?;
         if !self.known.contains_key(&*unit) && !services.knows(&unit) {
             return Ok(());
         }
@@ -292,14 +292,14 @@ impl SystemdWatch {
 }
 
 /// Whether an end was requested: not if the unit has failed, or was tracked without a stop job.
-fn requested(known: &Tracked, properties: &Properties) -> Requested {
+fn requested(known: &Tracked, properties: &Properties) -> OnRequest {
     let failed =
         properties.get("ActiveState").and_then(text).is_some_and(|state| state == "failed");
     match known {
-        Tracked { is_to_stop: true, .. } => Requested::Yes,
-        _ if failed => Requested::No,
-        Tracked { was_watched: true, .. } => Requested::No,
-        Tracked { .. } => Requested::Unknown,
+        Tracked { is_to_stop: true, .. } => OnRequest::Yes,
+        _ if failed => OnRequest::No,
+        Tracked { was_watched: true, .. } => OnRequest::No,
+        Tracked { .. } => OnRequest::Unknown,
     }
 }
 
@@ -351,7 +351,7 @@ pub(super) fn end(properties: &Properties, (began, ended): (u64, u64)) -> Worklo
         error: Some(result)
             .filter(|result| !matches!(&**result, "" | "success" | "exit-code" | "signal"))
             .map(|result| format!("systemd says {result}").into()),
-        requested: Requested::Unknown,
+        requested: OnRequest::Unknown,
         are_stops_silent: false,
         is_pod_stopped: false,
         log: None,

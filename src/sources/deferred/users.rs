@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::ends::Ends;
+use super::ends::ContainerEnds;
 use super::{Reporter, TrackedOfUsers, block_on};
 use crate::model::{EndedWorkload, Supervisor, Workload};
 use crate::parse::container::inspected;
@@ -45,7 +45,7 @@ pub(super) struct UserEnds {
 struct UserRuntime {
     docker: Docker,
     supervisor: Supervisor,
-    ends: Ends,
+    ends: ContainerEnds,
     /// Each with its name, and when an engine was in it last.
     containers: BTreeMap<Arc<str>, (Arc<str>, Duration)>,
     retry_at: Duration,
@@ -118,7 +118,7 @@ impl UserRuntime {
     fn new(user: u32, socket: &str, reporter: Reporter) -> Self {
         let docker = Docker::of_user(Path::new(socket), user);
         Self {
-            ends: Ends::new(docker.clone(), reporter),
+            ends: ContainerEnds::new(docker.clone(), reporter),
             docker,
             supervisor: Supervisor::DockerOfUser(user),
             containers: BTreeMap::new(),

@@ -21,7 +21,7 @@ const ROOT: u32 = 0;
 
 /// A client that waits for the end of a container.
 #[derive(Debug)]
-struct Client {
+struct EndWaiter {
     /// The container's name.
     container: String,
     /// The service that the client is in.
@@ -30,7 +30,7 @@ struct Client {
 
 /// The clients of Docker. `None`: one that waits for no container of a service.
 #[derive(Debug, Default)]
-pub(super) struct DockerClients(BTreeMap<ProcessId, Option<Client>>);
+pub(super) struct DockerClients(BTreeMap<ProcessId, Option<EndWaiter>>);
 
 impl DockerClients {
     /// Examines new clients among these processes, which have the name of one. The scan bounds
@@ -58,7 +58,7 @@ impl DockerClients {
 /// A process chooses its name and arguments, so only root's are believed: others could name a
 /// container that they do not run. Root of a container in a service, such as that of
 /// systemd-nspawn, has other containers.
-fn client(id: ProcessId, details: &Details) -> Option<Client> {
+fn client(id: ProcessId, details: &Details) -> Option<EndWaiter> {
     let status = details.read(id.pid, "status")?;
     if user_id(&status) != Some(ROOT) || is_in_inner_namespace(&status) {
         return None;
@@ -76,5 +76,5 @@ fn client(id: ProcessId, details: &Details) -> Option<Client> {
     }
     let arguments = arguments(&details.command_line(id)?);
     let container = attached_container(&arguments)?.to_owned();
-    Some(Client { container, unit: unit.into() })
+    Some(EndWaiter { container, unit: unit.into() })
 }

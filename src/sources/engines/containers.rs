@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use super::claims::{AllClaims, Claims};
-use super::listing::Listing;
+use super::listing::RuntimeListing;
 use super::pods::PodContainers;
 use crate::model::{Observation, Reading, Readings, Schema, SeriesKey, Source};
 use crate::parse::container::{Containers, NodeContainers};
@@ -58,21 +58,21 @@ pub(super) enum DockerState {
 
 /// The known containers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownContainers {
     pub(super) containers: NodeContainers,
     pub(super) docker_state: DockerState,
 }
 
 /// The known containers, shared by the threads that query runtimes and the scanner.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shared {
-    known: Arc<Mutex<Known>>,
+pub(super) struct SharedContainers {
+    known: Arc<Mutex<KnownContainers>>,
     claimed: Arc<Mutex<AllClaims>>,
 }
 
-impl Shared {
+impl SharedContainers {
     /// The present state.
-    pub(super) fn get(&self) -> Known {
+    pub(super) fn get(&self) -> KnownContainers {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -119,9 +119,9 @@ pub(super) fn rest(
 /// Queries the system's runtimes.
 #[derive(Debug)]
 pub(super) struct ContainerWatch {
-    listings: Vec<Listing>,
+    listings: Vec<RuntimeListing>,
     pace: DockerPace,
-    shared: Shared,
+    shared: SharedContainers,
     to: SyncSender<Observation>,
     clock: fn() -> Duration,
     /// Whether the configuration matches names or labels.
@@ -135,15 +135,16 @@ pub(super) struct ContainerWatch {
 impl ContainerWatch {
     pub(super) fn new(
         (sockets, pods, pace, procfs): (&[PathBuf], Vec<PathBuf>, DockerPace, PathBuf),
-        shared: Shared,
+        shared: SharedContainers,
         is_wanted: Arc<AtomicBool>,
         to: SyncSender<Observation>,
         clock: fn() -> Duration,
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let schema = Arc::new(Schema { series: vec![SeriesKey::new("uma_containers", &[])] });
-        let listing =
-            |path: &PathBuf| Listing::new(Docker::new(path), procfs.clone(), pace.answer_takes);
+        let listing = |path: &PathBuf| {
+            RuntimeListing::new(Docker::new(path), procfs.clone(), pace.answer_takes)
+        };
         let listings = sockets.iter().map(listing).collect();
         let pods = PodContainers::new(pods, procfs.clone(), pace.answer_takes);
         let has_answered = false;

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::health_address::{HealthAddresses, HealthTarget};
-use super::identity::{Confirmed, Membership, Shown, pid_namespace, user_of};
+use super::identity::{Confirmed, ContainerHints, Membership, pid_namespace, user_of};
 use super::matching::Matcher;
 use crate::clients::cgroups::namespace_root;
-use crate::engines::Serving;
+use crate::engines::ServingArguments;
 use crate::files::{is_log_of, open_regular};
 use crate::model::{
     ContainerRuntime, EngineKind, EngineProcess, EngineRank, EngineSeen, Pod, ProcessId, Reading,
@@ -54,7 +54,7 @@ const TICKS: u64 = 100;
 
 /// Counts of open files of a process.
 #[derive(Clone, Copy, Debug, Default)]
-struct Open {
+struct OpenFileCounts {
     files: u32,
     /// Device files of the driver.
     devices: u32,
@@ -90,12 +90,12 @@ pub(super) struct Details {
 
 /// Whether a process listens on the port of an engine, and on which address.
 #[derive(Clone, Copy, Debug)]
-struct Listening {
+struct PortListening {
     is_listening: Reading<bool>,
     at: Option<IpAddr>,
 }
 
-impl Default for Listening {
+impl Default for PortListening {
     fn default() -> Self {
         Self { is_listening: Reading::Unsupported, at: None }
     }
@@ -106,7 +106,7 @@ pub(super) struct EngineQuery<'a> {
     pub(super) head: ProcessId,
     pub(super) members: &'a [ProcessId],
     pub(super) kind: EngineKind,
-    pub(super) serving: Serving,
+    pub(super) serving: ServingArguments,
     pub(super) matcher: Option<&'a Matcher>,
     pub(super) found_by: String,
     pub(super) is_left_behind: bool,
@@ -280,7 +280,7 @@ impl Details {
         let user = user_of(&self.procfs, &process);
         let pid_namespace = user.and_then(|_| pid_namespace(&self.procfs, &process));
         let path = self.root.cgroup(&text);
-        confirmed.membership(&Shown { path: path.as_deref(), user, pid_namespace })
+        confirmed.membership(&ContainerHints { path: path.as_deref(), user, pid_namespace })
     }
 
     /// The user of a process.
@@ -428,8 +428,8 @@ impl Details {
         pid: u32,
         is_one: &dyn Fn(&str) -> bool,
         files: &mut Files,
-    ) -> Option<Open> {
-        let mut open = Open::default();
+    ) -> Option<OpenFileCounts> {
+        let mut open = OpenFileCounts::default();
         self.each_open(pid, &mut |path| {
             if path.starts_with(DEVICES) {
                 open.devices += 1;
@@ -459,18 +459,18 @@ impl Details {
         (examined, false)
     }
 
-    fn listening(&self, pid: u32, port: Option<u16>) -> Listening {
-        let Some(port) = port else { return Listening::default() };
+    fn listening(&self, pid: u32, port: Option<u16>) -> PortListening {
+        let Some(port) = port else { return PortListening::default() };
         let read = |name| self.read_up_to(pid, name, MAX_SOCKET_BYTES).ok();
         let files = [read("net/tcp"), read("net/tcp6")];
         if files.iter().all(Option::is_none) {
-            return Listening { is_listening: Reading::Failed, at: None };
+            return PortListening { is_listening: Reading::Failed, at: None };
         }
         let all = files.iter().flatten().flat_map(|text| listening(text, port));
         // The address 0.0.0.0 includes the loopback.
         let is_far = |at: &IpAddr| !at.is_loopback() && !at.is_unspecified();
         let at = all.min_by_key(|at| (is_far(at), at.is_ipv6()));
-        Listening { is_listening: Reading::Value(at.is_some()), at }
+        PortListening { is_listening: Reading::Value(at.is_some()), at }
     }
 
     /// The size of its log file, if it writes to a file.

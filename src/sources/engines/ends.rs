@@ -26,10 +26,10 @@ const NOTICED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Engine processes with their pidfds.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct EngineEnds {
     procfs: PathBuf,
     most: usize,
-    handles: BTreeMap<ProcessId, Handle>,
+    handles: BTreeMap<ProcessId, ProcessHandle>,
     /// Processes without a pidfd; opening is not tried again.
     unopened: BTreeSet<ProcessId>,
     /// Exits that have not been reported yet.
@@ -37,7 +37,7 @@ pub(super) struct Ends {
 }
 
 #[derive(Debug)]
-struct Handle {
+struct ProcessHandle {
     descriptor: OwnedFd,
     server: ProcessId,
     comm: Arc<str>,
@@ -45,7 +45,7 @@ struct Handle {
     ended: Option<Duration>,
 }
 
-impl Ends {
+impl EngineEnds {
     pub(super) fn new(procfs: PathBuf) -> Self {
         let (handles, unopened, unreported) = Default::default();
         Self { procfs, most: MAX_HANDLES, handles, unopened, unreported }
@@ -99,7 +99,7 @@ impl Ends {
         match self.open(id) {
             Ok(descriptor) => {
                 let comm = Arc::clone(&process.comm);
-                self.handles.insert(id, Handle { descriptor, server, comm, ended: None });
+                self.handles.insert(id, ProcessHandle { descriptor, server, comm, ended: None });
             }
             Err(error) => {
                 tracing::debug!(
@@ -143,7 +143,7 @@ impl Ends {
         if status.is_none() && now.saturating_sub(since) < NOTICED_WITHIN {
             return;
         }
-        let Some(Handle { server, comm, .. }) = self.handles.remove(&id) else { return };
+        let Some(ProcessHandle { server, comm, .. }) = self.handles.remove(&id) else { return };
         let status = status.map_or(ExitStatus::Unknown, ExitStatus::from_wait);
         if status != ExitStatus::Unknown && self.unreported.len() < MAX_HANDLES {
             self.unreported.push(ProcessEnd { id, server, comm, status });
@@ -173,8 +173,8 @@ mod tests {
     use super::*;
     use crate::model::EngineKind;
 
-    fn ends() -> Ends {
-        Ends::new("/proc".into())
+    fn ends() -> EngineEnds {
+        EngineEnds::new("/proc".into())
     }
 
     /// It ends once its other end is closed.
@@ -251,7 +251,7 @@ mod tests {
     fn handles_are_bounded_and_servers_come_first() {
         let mut all: Vec<_> = (0..3).map(|_| start("exit 0")).collect();
         let ids: Vec<ProcessId> = all.iter().map(|(.., id)| *id).collect();
-        let mut ends = Ends { most: 2, ..ends() };
+        let mut ends = EngineEnds { most: 2, ..ends() };
         ends.update(Duration::ZERO, &[engine(&ids[..2]), engine(&ids[2..])]);
         let tracked: Vec<ProcessId> = ends.handles.keys().copied().collect();
         assert!(

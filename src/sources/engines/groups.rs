@@ -11,7 +11,7 @@ const MAX_DEPTH: usize = 128;
 
 /// The facts by which a process is grouped.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Kin {
+pub(super) struct ProcessKinship {
     pub(super) start_ticks: u64,
     pub(super) parent: u32,
     pub(super) recognised: Option<(EngineKind, ProcessRole)>,
@@ -23,7 +23,7 @@ pub(super) struct Kin {
     pub(super) is_launched: bool,
 }
 
-impl Kin {
+impl ProcessKinship {
     fn is_of_interest(&self) -> bool {
         self.is_launched || self.recognised.is_some() || self.declared.is_some()
     }
@@ -51,7 +51,7 @@ impl Kin {
 /// with its engine even if all processes between them have ended. `job` is the job of a process in
 /// a Ray cluster.
 pub(super) fn heads<'j>(
-    processes: &BTreeMap<u32, Kin>,
+    processes: &BTreeMap<u32, ProcessKinship>,
     before: &BTreeMap<ProcessId, ProcessId>,
     job: impl Fn(ProcessId) -> Option<&'j RayJob>,
 ) -> BTreeMap<ProcessId, ProcessId> {
@@ -82,7 +82,7 @@ pub(super) fn heads<'j>(
 /// this node, else that of the oldest.
 fn join<'j>(
     heads: &mut BTreeMap<ProcessId, ProcessId>,
-    processes: &BTreeMap<u32, Kin>,
+    processes: &BTreeMap<u32, ProcessKinship>,
     job: impl Fn(ProcessId) -> Option<&'j RayJob>,
 ) {
     let is_worker = |head: &ProcessId| {
@@ -109,8 +109,8 @@ fn join<'j>(
 }
 
 /// The topmost ancestor in the same engine, or the process itself.
-fn head(processes: &BTreeMap<u32, Kin>, pid: u32) -> Option<ProcessId> {
-    let mut found: Option<(u32, &Kin)> = None;
+fn head(processes: &BTreeMap<u32, ProcessKinship>, pid: u32) -> Option<ProcessId> {
+    let mut found: Option<(u32, &ProcessKinship)> = None;
     let mut at = pid;
     for _ in 0..MAX_DEPTH {
         let Some(kin) = processes.get(&at) else { break };

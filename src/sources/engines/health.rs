@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 use super::http::{ANSWER_TAKES, client, get};
-use crate::clients::http::{Client, HttpError};
+use crate::clients::http::{HttpClient, HttpError};
 use crate::clients::network::Network;
 use crate::clients::{Endpoint, EngineKey, KeyRing, NoKey, origin};
 use crate::engines::{HealthPath, LoadSource, facts};
@@ -114,7 +114,7 @@ pub(super) struct HealthProber {
     to: SyncSender<Observation>,
     clock: fn() -> Duration,
     runtime: Runtime,
-    client: Client,
+    client: HttpClient,
     probes: BTreeMap<(Arc<str>, ProcessId), ProbeState>,
     logged: Logged,
     /// Whether the loop has ended.
@@ -190,7 +190,7 @@ impl HealthProber {
     }
 }
 
-async fn probe(target: Target, client: &Client, now: Duration) -> EngineHealth {
+async fn probe(target: Target, client: &HttpClient, now: Duration) -> EngineHealth {
     let answer = target.answer(client).await;
     let (key, key_withheld) = match answer {
         HealthResponse::Ready => {
@@ -220,7 +220,7 @@ fn log_withheld(health: &EngineHealth, is_logged: &AtomicBool, logged: &Logged) 
 }
 
 impl Target {
-    async fn answer(&self, client: &Client) -> HealthResponse {
+    async fn answer(&self, client: &HttpClient) -> HealthResponse {
         let (usual, origin) = (facts(self.kind).health, origin(&self.url));
         let is_usual =
             usual.first().is_some_and(|first| format!("{origin}{}", first.path) == *self.url);
@@ -246,7 +246,7 @@ impl Target {
         last
     }
 
-    async fn answer_at(&self, client: &Client, url: &str) -> HealthResponse {
+    async fn answer_at(&self, client: &HttpClient, url: &str) -> HealthResponse {
         let error = match get(client, url, self.network.as_ref(), None, 0).await {
             Ok(answer) => return answer_of(answer.status),
             Err(error) => error,
@@ -266,7 +266,7 @@ impl Target {
     }
 
     /// The load that the engine reports.
-    async fn load(&self, client: &Client, key: Option<&EngineKey>) -> EngineLoad {
+    async fn load(&self, client: &HttpClient, key: Option<&EngineKey>) -> EngineLoad {
         for source in facts(self.kind).load {
             let load = self.load_from(client, source, key).await;
             if !load.is_empty() {
@@ -278,7 +278,7 @@ impl Target {
 
     async fn load_from(
         &self,
-        client: &Client,
+        client: &HttpClient,
         source: &LoadSource,
         key: Option<&EngineKey>,
     ) -> EngineLoad {

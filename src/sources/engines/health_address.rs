@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::clients::network::{self, may_enter};
-use crate::engines::{Serving, facts};
+use crate::engines::{ServingArguments, facts};
 use crate::model::EngineKind;
 use crate::parse::container::Container;
 
@@ -14,7 +14,7 @@ use crate::parse::container::Container;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HealthTarget<'a> {
     pub(super) kind: EngineKind,
-    pub(super) serving: &'a Serving,
+    pub(super) serving: &'a ServingArguments,
     /// The address on which it listens, in its own network namespace.
     pub(super) at: Option<IpAddr>,
     /// Its container as reported by Docker.
@@ -116,12 +116,16 @@ mod tests {
         symlink(network, folder.join("net")).unwrap();
     }
 
-    fn target(serving: &Serving) -> HealthTarget<'_> {
+    fn target(serving: &ServingArguments) -> HealthTarget<'_> {
         HealthTarget { kind: EngineKind::Vllm, serving, at: None, reported: None }
     }
 
-    fn serving(host: Option<&str>) -> Serving {
-        Serving { host: host.map(str::to_owned), port: Some(8000), ..Serving::default() }
+    fn serving(host: Option<&str>) -> ServingArguments {
+        ServingArguments {
+            host: host.map(str::to_owned),
+            port: Some(8000),
+            ..ServingArguments::default()
+        }
     }
 
     fn reported(address: Option<HealthAddress>) -> Option<(String, Option<String>)> {
@@ -176,7 +180,7 @@ mod tests {
             published: vec![(8000, "127.0.0.1:18000".parse().unwrap())],
             ..Container::default()
         };
-        let of = |reported: &Container, serving: &Serving, pid| {
+        let of = |reported: &Container, serving: &ServingArguments, pid| {
             let target = HealthTarget { reported: Some(reported), ..target(serving) };
             addresses.health(pid, &target).map(|address| address.url.to_string())
         };

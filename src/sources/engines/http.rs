@@ -9,28 +9,28 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::clients::EngineKey;
-use crate::clients::http::{Answer, Client, HttpError, connect, request, send_over};
+use crate::clients::http::{HttpClient, HttpError, HttpResponse, connect, request, send_over};
 use crate::clients::network::Network;
-use crate::clients::owner::Connection;
+use crate::clients::owner::ConnectionEnds;
 
 /// The time limit of a response.
 pub(super) const ANSWER_TAKES: Duration = Duration::from_secs(3);
 const CONNECTING_TAKES: Duration = Duration::from_secs(1);
 
 /// A client for engines in this network namespace that need no key.
-pub(super) fn client() -> Result<Client, HttpError> {
-    Client::new(CONNECTING_TAKES, None)
+pub(super) fn client() -> Result<HttpClient, HttpError> {
+    HttpClient::new(CONNECTING_TAKES, None)
 }
 
 /// Sends a request to `http://host:port/path`, in this network namespace or another. The body is
 /// cut at `most` bytes.
 pub(super) async fn get(
-    client: &Client,
+    client: &HttpClient,
     url: &str,
     network: Option<&Network>,
     key: Option<&EngineKey>,
     most: usize,
-) -> Result<Answer, HttpError> {
+) -> Result<HttpResponse, HttpError> {
     let mut request = request(Method::GET, url)?.body(Bytes::new())?;
     let exchange = async {
         if network.is_none() && key.is_none() {
@@ -52,7 +52,7 @@ pub(super) async fn get(
 /// The header with the key, if the peer of the new connection is still proven to be the engine.
 async fn revealed(key: Option<&EngineKey>, stream: &TcpStream) -> Option<HeaderValue> {
     let key = key?.clone();
-    let made = Connection::of(stream).ok()?;
+    let made = ConnectionEnds::of(stream).ok()?;
     let proving = tokio::task::spawn_blocking(move || Some(key.reveal(&made).ok()?.header()));
     proving.await.ok()?
 }

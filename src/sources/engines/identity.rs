@@ -19,14 +19,14 @@ pub(super) struct Confirmed {
     /// The control groups of containers that a system's runtime reports as running, with the proof.
     containers: BTreeMap<Arc<str>, (String, Proof)>,
     /// Those of users' own runtimes.
-    of_users: BTreeMap<u32, OfUser>,
+    of_users: BTreeMap<u32, UserContainers>,
     /// Whether control group paths start at the root of the machine.
     are_paths_whole: bool,
 }
 
 /// The confirmed containers of a user.
 #[derive(Debug, Default)]
-struct OfUser {
+struct UserContainers {
     /// Their control groups, where these name the container.
     groups: BTreeMap<Arc<str>, String>,
     /// The containers by their PID namespaces: without cgroup v2, Podman gives rootless containers
@@ -36,7 +36,7 @@ struct OfUser {
 
 /// What a process shows of its container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shown<'a> {
+pub(super) struct ContainerHints<'a> {
     /// Its control group.
     pub(super) path: Option<&'a str>,
     /// The user whose user namespace it is in.
@@ -99,13 +99,14 @@ impl Confirmed {
             Some((Arc::clone(id), (container_group(&path, id)?, proof)))
         });
         let of_users = containers.of_users.iter();
-        let of_users = of_users.map(|(user, all)| (*user, OfUser::read(procfs, root, *user, all)));
+        let of_users =
+            of_users.map(|(user, all)| (*user, UserContainers::read(procfs, root, *user, all)));
         Self { containers: groups.collect(), of_users: of_users.collect(), are_paths_whole }
     }
 
     /// The membership of a process.
-    pub(super) fn membership(&self, shown: &Shown<'_>) -> Membership {
-        let Shown { path, user, pid_namespace } = shown;
+    pub(super) fn membership(&self, shown: &ContainerHints<'_>) -> Membership {
+        let ContainerHints { path, user, pid_namespace } = shown;
         let id: Option<Arc<str>> = path.and_then(container_id).map(Arc::from);
         let mut member = Membership {
             path: path.map(Arc::from),
@@ -143,7 +144,7 @@ impl Confirmed {
     }
 }
 
-impl OfUser {
+impl UserContainers {
     /// Only processes in a namespace of that user count, whatever the user's runtime reports.
     fn read(
         procfs: &Path,
@@ -221,8 +222,8 @@ mod tests {
         NodeContainers { system: Arc::new(listed(init)), ..NodeContainers::default() }
     }
 
-    fn at(path: &str) -> Shown<'_> {
-        Shown { path: Some(path), ..Shown::default() }
+    fn at(path: &str) -> ContainerHints<'_> {
+        ContainerHints { path: Some(path), ..ContainerHints::default() }
     }
 
     #[test]
@@ -347,7 +348,11 @@ mod tests {
         let init = ProcessId { pid: 7, start_ticks: 70 };
         let member = |containers: &NodeContainers, path: &str, user| {
             let confirmed = Confirmed::read(folder.path(), &NamespaceRoot::default(), containers);
-            let shown = Shown { path: Some(path), user, pid_namespace: Some("pid:[8]".to_owned()) };
+            let shown = ContainerHints {
+                path: Some(path),
+                user,
+                pid_namespace: Some("pid:[8]".to_owned()),
+            };
             let member = confirmed.membership(&shown);
             assert_eq!(member.is_confirmed(), member.runtime_user().is_some(), "{member:?}");
             (confirmed.proof(&member, true), member.runtime_user())
@@ -383,7 +388,7 @@ mod tests {
         let container = |user, namespace: &str| {
             let confirmed = Confirmed::read(folder.path(), &NamespaceRoot::default(), &its);
             let pid_namespace = Some(namespace.to_owned());
-            let shown = Shown { path: Some("/user.slice"), user, pid_namespace };
+            let shown = ContainerHints { path: Some("/user.slice"), user, pid_namespace };
             confirmed.membership(&shown).container
         };
         assert_eq!(container(Some(1001), "pid:[9]").as_deref(), Some(ID));

@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 
 use super::claims::Claims;
 use crate::model::ProcessId;
-use crate::parse::container::{Container, Containers, Inspected, containers, inspected};
+use crate::parse::container::{Container, Containers, InspectedContainer, containers, inspected};
 use crate::parse::process::stat;
 use crate::supervisors::docker::{Docker, DockerError};
 
@@ -23,7 +23,7 @@ const MAX_KNOWN: usize = 4096;
 
 /// What one runtime has listed.
 #[derive(Debug)]
-pub(super) struct Listing {
+pub(super) struct RuntimeListing {
     docker: Docker,
     pub(super) socket: PathBuf,
     procfs: PathBuf,
@@ -34,7 +34,7 @@ pub(super) struct Listing {
     silent: BTreeSet<Arc<str>>,
 }
 
-impl Listing {
+impl RuntimeListing {
     pub(super) fn new(docker: Docker, procfs: PathBuf, patience: Duration) -> Self {
         let (listed, silent) = (BTreeMap::new(), BTreeSet::new());
         let socket = docker.socket().to_owned();
@@ -103,7 +103,7 @@ impl Listing {
     }
 
     /// A container, and whether its runtime is Podman.
-    async fn inspect(&self, id: &str) -> Result<Option<(Inspected, bool)>, DockerError> {
+    async fn inspect(&self, id: &str) -> Result<Option<(InspectedContainer, bool)>, DockerError> {
         match self.docker.inspect(id, self.patience).await {
             Ok(found) => {
                 let its = inspected(&found.text).ok().filter(|its| *its.id == *id);

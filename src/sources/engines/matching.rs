@@ -30,7 +30,7 @@ pub(super) struct Matcher {
 
 /// The properties of a process that are compared.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Traits<'a> {
+pub(super) struct ProcessTraits<'a> {
     pub(super) comm: &'a str,
     pub(super) arguments: &'a [String],
     pub(super) unit: Option<&'a str>,
@@ -79,7 +79,7 @@ impl Matcher {
     }
 
     /// Compares all given properties with the process. Returns the property that matched.
-    pub(super) fn matches(&self, process: Traits<'_>) -> Option<String> {
+    pub(super) fn matches(&self, process: ProcessTraits<'_>) -> Option<String> {
         let line = || process.arguments.join(" ");
         let holds = |pattern: &Option<Pattern>, text: Option<&str>| {
             pattern.as_ref().is_none_or(|pattern| text.is_some_and(|text| pattern.matches(text)))
@@ -111,7 +111,7 @@ impl Matcher {
     }
 
     /// Compares the name, the id or a prefix of the id.
-    fn is_container(&self, process: Traits<'_>) -> bool {
+    fn is_container(&self, process: ProcessTraits<'_>) -> bool {
         self.container.as_ref().is_none_or(|pattern| {
             let is_start = |id: &str| {
                 pattern.as_str().len() >= SHORTEST_ID && id.starts_with(pattern.as_str())

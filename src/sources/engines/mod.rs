@@ -45,8 +45,8 @@ pub use crate::supervisors::docker::USER_FOLDERS;
 use crate::supervisors::docker::user_of;
 pub use claims::AllClaims;
 pub use containers::DockerPace;
-use containers::{ContainerWatch, DockerState, Shared};
-use ends::Ends;
+use containers::{ContainerWatch, DockerState, SharedContainers};
+use ends::EngineEnds;
 use health::{HealthProber, Targets};
 pub use inspect::{NotInspected, inspect_containers};
 use outputs::Outputs;
@@ -74,7 +74,7 @@ const ASKED_FOR: u8 = 5;
 
 /// A command to the scanner thread.
 #[derive(Debug)]
-enum Command {
+enum ScanCommand {
     /// Replaces the declared engines.
     Declared(Vec<DeclaredEngine>),
     /// Adds a launched engine.
@@ -106,7 +106,7 @@ pub struct EngineSetup {
 #[derive(Debug)]
 pub struct EngineWatch {
     news: Receiver<Observation>,
-    commands: Sender<Command>,
+    commands: Sender<ScanCommand>,
     is_loading: Arc<AtomicBool>,
     /// Whether a requested full scan has not ended yet.
     is_awaited: Arc<AtomicBool>,
@@ -134,7 +134,7 @@ impl EngineWatch {
         Builder::new().name("engine-health".to_owned()).spawn(move || prober.run())?;
         let scanner = Scanner::new(procfs.clone(), declared);
         let needs_docker = Arc::new(AtomicBool::new(scanner.needs_docker()));
-        let containers = Shared::default();
+        let containers = SharedContainers::default();
         let needs = Arc::clone(&needs_docker);
         let known = containers.clone();
         // What is in a user's folder is the user's, even if the configuration names it.
@@ -147,9 +147,9 @@ impl EngineWatch {
         let paths = (users, named, procfs.clone());
         let mut watch = UserWatch::new(paths, pace, containers.clone(), clock)?;
         Builder::new().name("user-containers".to_owned()).spawn(move || watch.run(&queries))?;
-        let mut scan_thread = ScanThread {
+        let mut scan_thread = EngineScanThread {
             scanner,
-            ends: Ends::new(procfs.clone()),
+            ends: EngineEnds::new(procfs.clone()),
             outputs: Outputs::new(procfs.clone()),
             raylets: Raylets::new(procfs.clone()),
             procfs,
@@ -205,19 +205,19 @@ impl EngineWatch {
     /// Replaces the declared engines.
     pub fn declare(&self, declared: Vec<DeclaredEngine>) {
         // A closed channel means that the program ends.
-        let _ = self.commands.send(Command::Declared(declared));
+        let _ = self.commands.send(ScanCommand::Declared(declared));
     }
 
     /// Declares processes to be an engine, whatever their names.
     pub fn launched(&self, engine: LaunchedEngine) {
-        let _ = self.commands.send(Command::Launched(engine));
+        let _ = self.commands.send(ScanCommand::Launched(engine));
     }
 
     /// Requests a full scan at once, without waiting. While a requested scan runs, no second one is
     /// queued.
     pub fn scan_now(&self) {
         if !self.is_awaited.swap(true, Ordering::Relaxed) {
-            let _ = self.commands.send(Command::Scan);
+            let _ = self.commands.send(ScanCommand::Scan);
         }
     }
 
@@ -236,15 +236,15 @@ fn schema() -> Arc<Schema> {
     })
 }
 
-struct ScanThread {
+struct EngineScanThread {
     scanner: Scanner,
-    ends: Ends,
+    ends: EngineEnds,
     outputs: Outputs,
     raylets: Raylets,
     procfs: PathBuf,
     to: SyncSender<Observation>,
     targets: Targets,
-    containers: Shared,
+    containers: SharedContainers,
     needs_docker: Arc<AtomicBool>,
     query_docker: SyncSender<()>,
     /// Queries for each container that Docker has not listed.
@@ -258,8 +258,8 @@ struct ScanThread {
     clock: fn() -> Duration,
 }
 
-impl ScanThread {
-    fn run(&mut self, commands: &Receiver<Command>) {
+impl EngineScanThread {
+    fn run(&mut self, commands: &Receiver<ScanCommand>) {
         let mut next_full = Duration::ZERO;
         loop {
             let began = (self.clock)();
@@ -274,14 +274,14 @@ impl ScanThread {
             let loads = self.is_loading.load(Ordering::Relaxed);
             let rest = if loads { LOADING } else { next_full.saturating_sub((self.clock)()) };
             match commands.recv_timeout(rest.max(LEAST_REST)) {
-                Ok(Command::Launched(engine)) => {
+                Ok(ScanCommand::Launched(engine)) => {
                     if self.scanner.launched(engine) {
                         // The engine is reported as loading at once.
                         next_full = Duration::ZERO;
                     }
                 }
-                Ok(Command::Scan) => next_full = Duration::ZERO,
-                Ok(Command::Declared(declared)) => {
+                Ok(ScanCommand::Scan) => next_full = Duration::ZERO,
+                Ok(ScanCommand::Declared(declared)) => {
                     self.scanner.declare(declared);
                     self.needs_docker.store(self.scanner.needs_docker(), Ordering::Relaxed);
                 }

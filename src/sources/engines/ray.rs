@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::details::Details;
-use super::groups::Kin;
+use super::groups::ProcessKinship;
 use crate::model::ProcessId;
 use crate::parse::process::{arguments, variable};
 use crate::parse::ray::{driver, is_job, session, worker_job};
@@ -40,13 +40,13 @@ impl RayJobs {
     }
 
     /// Finds new workers, and the servers that have ordered them.
-    pub(super) fn find(&mut self, processes: &BTreeMap<u32, Kin>, details: &Details) {
-        let id = |pid: u32, kin: &Kin| ProcessId { pid, start_ticks: kin.start_ticks };
+    pub(super) fn find(&mut self, processes: &BTreeMap<u32, ProcessKinship>, details: &Details) {
+        let id = |pid: u32, kin: &ProcessKinship| ProcessId { pid, start_ticks: kin.start_ticks };
         let is_there = |id: &ProcessId| {
             processes.get(&id.pid).is_some_and(|kin| kin.start_ticks == id.start_ticks)
         };
         self.jobs.retain(|id, _| is_there(id));
-        let raylet = |kin: &Kin| {
+        let raylet = |kin: &ProcessKinship| {
             let parent = processes.get(&kin.parent).filter(|parent| parent.is_raylet)?;
             Some(id(kin.parent, parent))
         };

@@ -9,12 +9,12 @@ use std::time::Duration;
 use super::claims::AllClaims;
 use super::clients::{DOCKER, DockerClients};
 use super::details::{Details, EngineQuery};
-use super::groups::{Kin, heads};
+use super::groups::{ProcessKinship, heads};
 use super::identity::{Confirmed, Membership};
-use super::matching::{Matcher, Traits};
+use super::matching::{Matcher, ProcessTraits};
 use super::ray::{RAYLET, RayJobs};
-use super::selection::{Candidate, LeftOut, MAX_ENGINES, ranked};
-use crate::engines::{ProcessRole, Serving, facts, recognise, serving_with};
+use super::selection::{Candidate, MAX_ENGINES, UnreportedEngines, ranked};
+use crate::engines::{ProcessRole, ServingArguments, facts, recognise, serving_with};
 use crate::model::{
     DeclaredEngine, EngineKind, EngineReadings, EngineSeen, LaunchedEngine, ProcessId,
 };
@@ -44,15 +44,15 @@ const INITS: [&str; 5] = ["systemd", "init", "tini", "docker-init", "dumb-init"]
 
 /// One process at the last scan.
 #[derive(Debug)]
-struct Known {
-    kin: Kin,
+struct KnownProcess {
+    kin: ProcessKinship,
     stat: Stat,
     /// The number of the first scan with this process.
     first: u64,
     member: Membership,
     /// How it was recognised.
     found_by: String,
-    serving: Option<Serving>,
+    serving: Option<ServingArguments>,
 }
 
 /// The name of an engine, and the declared engine, if any.
@@ -67,7 +67,7 @@ struct Named {
 pub struct Scanner {
     procfs: PathBuf,
     matchers: Vec<Matcher>,
-    known: BTreeMap<u32, Known>,
+    known: BTreeMap<u32, KnownProcess>,
     members: BTreeMap<ProcessId, ProcessId>,
     names: BTreeMap<ProcessId, Named>,
     /// Launched engines.
@@ -87,7 +87,7 @@ pub struct Scanner {
     /// Their servers, even if the declarations change.
     servers: Vec<ProcessId>,
     is_cut: bool,
-    left_out: LeftOut,
+    left_out: UnreportedEngines,
     /// The user of each head, while there are more engines than are reported.
     users: BTreeMap<ProcessId, Option<u32>>,
     /// Whether an unreported engine waits for its name.
@@ -116,7 +116,7 @@ impl Scanner {
             engines: Vec::new(),
             servers: Vec::new(),
             is_cut: false,
-            left_out: LeftOut::default(),
+            left_out: UnreportedEngines::default(),
             users: BTreeMap::new(),
             is_any_unreported: false,
             scan_number: 0,
@@ -195,10 +195,11 @@ impl Scanner {
         }
         self.has_new_containers = false;
         let kin = self.known.iter().filter(|(_, known)| !known.stat.is_kernel);
-        let kin: BTreeMap<u32, Kin> = kin.map(|(pid, known)| (*pid, known.kin.clone())).collect();
+        let kin: BTreeMap<u32, ProcessKinship> =
+            kin.map(|(pid, known)| (*pid, known.kin.clone())).collect();
         self.jobs.find(&kin, &self.details);
         let clients = self.known.iter().filter(|(_, known)| known.stat.comm == DOCKER);
-        let id = |(pid, known): (&u32, &Known)| ProcessId {
+        let id = |(pid, known): (&u32, &KnownProcess)| ProcessId {
             pid: *pid,
             start_ticks: known.stat.start_ticks,
         };
@@ -285,12 +286,12 @@ impl Scanner {
             self.known.remove(&pid);
             return Ok(());
         };
-        let is_same = |known: &&Known| known.kin.start_ticks == stat.start_ticks;
+        let is_same = |known: &&KnownProcess| known.kin.start_ticks == stat.start_ticks;
         let before = self.known.get(&pid).filter(is_same);
         let first = before.map_or(self.scan_number, |known| known.first);
         // A worker keeps its title. Any other process may change by exec at any time.
         let is_worker =
-            |known: &&Known| matches!(known.kin.recognised, Some((_, ProcessRole::Worker)));
+            |known: &&KnownProcess| matches!(known.kin.recognised, Some((_, ProcessRole::Worker)));
         let is_settled = before
             .filter(is_worker)
             .is_some_and(|known| known.stat.comm == stat.comm && !self.has_new_containers);
@@ -316,13 +317,13 @@ impl Scanner {
         Ok(())
     }
 
-    fn classify(&self, id: ProcessId, stat: Stat, first: u64, line: &[u8]) -> Known {
+    fn classify(&self, id: ProcessId, stat: Stat, first: u64, line: &[u8]) -> KnownProcess {
         let pid = id.pid;
         let (start_ticks, parent) = (stat.start_ticks, stat.parent);
         let is_raylet = stat.comm == RAYLET;
-        let kin = Kin { start_ticks, parent, is_raylet, ..Kin::default() };
+        let kin = ProcessKinship { start_ticks, parent, is_raylet, ..ProcessKinship::default() };
         let (found_by, member, serving) = (String::new(), Membership::default(), None);
-        let mut known = Known { kin, stat, first, member, found_by, serving };
+        let mut known = KnownProcess { kin, stat, first, member, found_by, serving };
         if known.stat.is_kernel {
             return known;
         }
@@ -357,7 +358,7 @@ impl Scanner {
     }
 
     /// Only the variables in the list are kept: the environment also has keys.
-    fn serving(&self, id: ProcessId, kind: EngineKind, arguments: &[String]) -> Serving {
+    fn serving(&self, id: ProcessId, kind: EngineKind, arguments: &[String]) -> ServingArguments {
         let has_some = !facts(kind).variables.is_empty();
         let environment = has_some.then(|| self.details.environment(id)).flatten();
         let environment = environment.unwrap_or_default();
@@ -365,13 +366,13 @@ impl Scanner {
     }
 
     /// Compares a process with the declared engines.
-    fn compare(&self, id: ProcessId, arguments: &[String], known: &mut Known) {
+    fn compare(&self, id: ProcessId, arguments: &[String], known: &mut KnownProcess) {
         let is_asked = self.matchers.iter().any(Matcher::needs_cgroup);
         if is_asked || known.kin.recognised.is_some() {
             known.member = self.details.membership(id.pid, &self.confirmed);
         }
         let confirmed = known.member.confirmed(&self.containers);
-        let traits = Traits {
+        let traits = ProcessTraits {
             comm: &known.stat.comm,
             arguments,
             unit: known.member.path.as_deref().and_then(system_unit),
@@ -484,7 +485,7 @@ impl Scanner {
             return false;
         }
         let mut known = members.iter().filter_map(|id| self.known.get(&id.pid));
-        let is_unreported = |known: &Known| {
+        let is_unreported = |known: &KnownProcess| {
             let is_open = known.member.container.is_some()
                 && !known.member.is_confirmed()
                 && !known.member.is_of_user();
@@ -498,7 +499,8 @@ impl Scanner {
     }
 
     fn engine(&mut self, head: ProcessId, members: &[ProcessId]) -> Option<EngineSeen> {
-        let known: Vec<&Known> = members.iter().filter_map(|id| self.known.get(&id.pid)).collect();
+        let known: Vec<&KnownProcess> =
+            members.iter().filter_map(|id| self.known.get(&id.pid)).collect();
         let kind = known.iter().find_map(|known| known.kin.recognised).map(|(kind, _)| kind);
         let kind = kind.unwrap_or(EngineKind::Declared);
         let declared = known.iter().filter_map(|known| known.kin.declared).min();
@@ -579,7 +581,7 @@ impl Scanner {
     }
 }
 
-impl Known {
+impl KnownProcess {
     fn is_unrecognised(&self) -> bool {
         !self.kin.is_launched && self.kin.recognised.is_none() && self.kin.declared.is_none()
     }

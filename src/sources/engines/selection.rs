@@ -65,14 +65,14 @@ pub(super) fn ranked(mut candidates: Vec<Candidate>) -> Vec<ProcessId> {
 
 /// The unreported engines, and whether they may take memory.
 #[derive(Debug, Default)]
-pub(super) struct LeftOut {
+pub(super) struct UnreportedEngines {
     /// Processor time of each process, and when it last changed.
     used: BTreeMap<ProcessId, (u64, Duration)>,
     pids: BTreeSet<u32>,
     open_left: usize,
 }
 
-impl LeftOut {
+impl UnreportedEngines {
     pub(super) fn has(&self, pid: u32) -> bool {
         self.pids.contains(&pid)
     }
@@ -165,7 +165,7 @@ mod tests {
         };
         let ids: Vec<ProcessId> =
             (0..10_000).map(|pid| ProcessId { pid, start_ticks: 5 }).collect();
-        let mut left = LeftOut::default();
+        let mut left = UnreportedEngines::default();
         let mut update = |seconds: u64, stat: &Stat, of: &[ProcessId], has_driver: bool| {
             let all = of.iter().map(|id| (*id, stat));
             left.update(Duration::from_secs(seconds), all, |_, most| (3.min(most), has_driver))

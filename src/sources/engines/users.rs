@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use super::claims::Claims;
-use super::containers::{DockerPace, Shared, failure, rest};
-use super::listing::Listing;
+use super::containers::{DockerPace, SharedContainers, failure, rest};
+use super::listing::RuntimeListing;
 use crate::parse::container::{Container, Containers};
 use crate::supervisors::docker::{Docker, DockerError, OF_USERS, user_of};
 
@@ -27,8 +27,8 @@ const ANSWER_TAKES: Duration = Duration::from_secs(2);
 
 /// The runtimes of one user.
 #[derive(Debug)]
-struct OfUser {
-    listings: Vec<Listing>,
+struct UserRuntimes {
+    listings: Vec<RuntimeListing>,
     asked_at: Duration,
     retry_at: Duration,
     /// The reported errors: the same is logged once.
@@ -44,17 +44,17 @@ pub(super) struct UserWatch {
     named: Vec<PathBuf>,
     procfs: PathBuf,
     pace: DockerPace,
-    shared: Shared,
+    shared: SharedContainers,
     clock: fn() -> Duration,
     runtime: Runtime,
-    users: BTreeMap<u32, OfUser>,
+    users: BTreeMap<u32, UserRuntimes>,
 }
 
 impl UserWatch {
     pub(super) fn new(
         (folder, named, procfs): (PathBuf, Vec<PathBuf>, PathBuf),
         pace: DockerPace,
-        shared: Shared,
+        shared: SharedContainers,
         clock: fn() -> Duration,
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -88,7 +88,7 @@ impl UserWatch {
             let known = self
                 .users
                 .entry(user)
-                .or_insert_with(|| OfUser::new((folder, named), procfs, user, takes));
+                .or_insert_with(|| UserRuntimes::new((folder, named), procfs, user, takes));
             known.query(&self.runtime, claims, (user, now));
         }
         let known = self.users.iter().map(|(user, known)| (*user, known.containers()));
@@ -96,7 +96,7 @@ impl UserWatch {
     }
 }
 
-impl OfUser {
+impl UserRuntimes {
     fn new(
         (folder, named): (&Path, &[PathBuf]),
         procfs: &Path,
@@ -109,7 +109,7 @@ impl OfUser {
         sockets.sort();
         sockets.dedup();
         let listing = |socket: PathBuf| {
-            Listing::new(Docker::of_user(&socket, user), procfs.to_owned(), takes)
+            RuntimeListing::new(Docker::of_user(&socket, user), procfs.to_owned(), takes)
         };
         let listings = sockets.into_iter().map(listing).collect();
         Self { listings, asked_at: Duration::ZERO, retry_at: Duration::ZERO, reported: None }
@@ -155,7 +155,7 @@ impl OfUser {
     }
 
     fn containers(&self) -> Containers {
-        let known = self.listings.iter().flat_map(Listing::known);
+        let known = self.listings.iter().flat_map(RuntimeListing::known);
         known.map(|(id, container)| (id.clone(), bounded(container.clone()))).collect()
     }
 }
@@ -212,7 +212,7 @@ mod tests {
         let silent = folder.path().join(own.to_string()).join("docker.sock");
         let _silent = UnixListener::bind(silent).unwrap();
         let pace = DockerPace { answer_takes: Duration::from_millis(300), ..DockerPace::default() };
-        let (shared, clock) = (Shared::default(), || Duration::from_secs(7));
+        let (shared, clock) = (SharedContainers::default(), || Duration::from_secs(7));
         let paths = (folder.path().to_owned(), Vec::new(), PathBuf::from("/proc"));
         let mut watch = UserWatch::new(paths, pace, shared.clone(), clock).unwrap();
         let id: Arc<str> =

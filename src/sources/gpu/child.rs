@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::parse::gpu::{MAX_RESPONSE_BYTES, Request, VERSION};
+use crate::parse::gpu::{GpuRequest, MAX_RESPONSE_BYTES, VERSION};
 use crate::parse::process::printable;
 use crate::sys::descriptors::restore_limit_of;
 
@@ -37,7 +37,7 @@ pub(super) struct Child {
 
 /// The result of one read from the child.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Received {
+pub(super) enum ChildOutput {
     /// No complete line yet.
     Nothing,
     Line(Vec<u8>),
@@ -85,7 +85,7 @@ impl Child {
 
     /// Sends a request. A request is shorter than a pipe, and at most one is open.
     pub(super) fn send(&mut self, number: u64) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&Request { version: VERSION, number })?;
+        let mut line = serde_json::to_vec(&GpuRequest { version: VERSION, number })?;
         line.push(b'\n');
         self.requests.write_all(&line)
     }
@@ -107,25 +107,25 @@ impl Child {
     }
 
     /// Reads the next line without waiting.
-    pub(super) fn receive(&mut self) -> Received {
+    pub(super) fn receive(&mut self) -> ChildOutput {
         self.drain_stderr();
         loop {
             if let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
                 let rest = self.line.split_off(end + 1);
                 let mut line = std::mem::replace(&mut self.line, rest);
                 line.pop();
-                return Received::Line(line);
+                return ChildOutput::Line(line);
             }
             if self.line.len() > MAX_RESPONSE_BYTES {
-                return Received::TooMuch;
+                return ChildOutput::TooMuch;
             }
             let mut part = [0; 4 << 10];
             match self.answers.read(&mut part) {
-                Ok(0) => return Received::End,
+                Ok(0) => return ChildOutput::End,
                 Ok(length) => self.line.extend(part.iter().take(length)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Received::Nothing,
-                Err(_) => return Received::End,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return ChildOutput::Nothing,
+                Err(_) => return ChildOutput::End,
             }
         }
     }

@@ -33,7 +33,7 @@ impl Default for Patience {
 
 /// The state of a child with an open request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Waiting {
+pub(super) struct OpenRequest {
     /// Time since the request.
     pub(super) waited: Duration,
     /// Whether it has ever responded.
@@ -47,7 +47,7 @@ pub(super) struct Waiting {
 
 /// What happens to the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum DeadlineStep {
     /// The deadline has not passed.
     Wait,
     /// Report the driver as silent, and wait.
@@ -65,21 +65,25 @@ impl Patience {
     }
 
     /// Decides about a child with an open request.
-    pub(super) fn next_step(&self, waiting: Waiting) -> Step {
-        let Waiting { waited, has_answered, state, is_killed, abandoned } = waiting;
+    pub(super) fn next_step(&self, waiting: OpenRequest) -> DeadlineStep {
+        let OpenRequest { waited, has_answered, state, is_killed, abandoned } = waiting;
         if waited <= self.answer_takes(has_answered) {
-            return Step::Wait;
+            return DeadlineStep::Wait;
         }
         let is_in_kernel = state == Some('D');
         // A child that was killed and still exists hangs in the kernel, whatever its state.
         if waited > self.in_kernel && (is_in_kernel || is_killed) {
-            return if abandoned < self.most_abandoned { Step::Abandon } else { Step::Silent };
+            return if abandoned < self.most_abandoned {
+                DeadlineStep::Abandon
+            } else {
+                DeadlineStep::Silent
+            };
         }
         // An unreadable state is no reason to kill.
         if waited > self.outside_kernel && state.is_some() && !is_in_kernel && !is_killed {
-            return Step::Kill;
+            return DeadlineStep::Kill;
         }
-        Step::Silent
+        DeadlineStep::Silent
     }
 }
 
@@ -122,8 +126,8 @@ mod tests {
         most_abandoned: 3,
     };
 
-    fn step_after(seconds: u64, state: Option<char>) -> Step {
-        PATIENCE.next_step(Waiting {
+    fn step_after(seconds: u64, state: Option<char>) -> DeadlineStep {
+        PATIENCE.next_step(OpenRequest {
             waited: Duration::from_secs(seconds),
             has_answered: true,
             state,
@@ -135,17 +139,17 @@ mod tests {
     #[test]
     fn a_late_response_is_silence_and_only_killable_processes_are_killed() {
         for (seconds, state, step) in [
-            (5, Some('D'), Step::Wait),
-            (6, Some('D'), Step::Silent),
-            (6, Some('S'), Step::Silent),
-            (60, Some('S'), Step::Silent),
-            (61, Some('S'), Step::Kill),
-            (61, Some('R'), Step::Kill),
-            (61, Some('D'), Step::Silent),
-            (61, None, Step::Silent),
-            (600, Some('D'), Step::Silent),
-            (601, Some('D'), Step::Abandon),
-            (601, None, Step::Silent),
+            (5, Some('D'), DeadlineStep::Wait),
+            (6, Some('D'), DeadlineStep::Silent),
+            (6, Some('S'), DeadlineStep::Silent),
+            (60, Some('S'), DeadlineStep::Silent),
+            (61, Some('S'), DeadlineStep::Kill),
+            (61, Some('R'), DeadlineStep::Kill),
+            (61, Some('D'), DeadlineStep::Silent),
+            (61, None, DeadlineStep::Silent),
+            (600, Some('D'), DeadlineStep::Silent),
+            (601, Some('D'), DeadlineStep::Abandon),
+            (601, None, DeadlineStep::Silent),
         ] {
             assert_eq!(step_after(seconds, state), step, "{seconds} s, {state:?}");
         }
@@ -154,21 +158,24 @@ mod tests {
     #[test]
     fn the_first_response_may_take_longer() {
         let waited = Duration::from_secs(29);
-        let waiting = Waiting {
+        let waiting = OpenRequest {
             waited,
             has_answered: false,
             state: Some('D'),
             is_killed: false,
             abandoned: 0,
         };
-        assert_eq!(PATIENCE.next_step(waiting), Step::Wait);
-        assert_eq!(PATIENCE.next_step(Waiting { has_answered: true, ..waiting }), Step::Silent);
+        assert_eq!(PATIENCE.next_step(waiting), DeadlineStep::Wait);
+        assert_eq!(
+            PATIENCE.next_step(OpenRequest { has_answered: true, ..waiting }),
+            DeadlineStep::Silent
+        );
     }
 
     #[test]
     fn no_process_is_killed_twice_and_abandoned_ones_are_bounded() {
         let killed = |seconds, abandoned| {
-            PATIENCE.next_step(Waiting {
+            PATIENCE.next_step(OpenRequest {
                 waited: Duration::from_secs(seconds),
                 has_answered: true,
                 state: Some('S'),
@@ -176,9 +183,9 @@ mod tests {
                 abandoned,
             })
         };
-        assert_eq!(killed(300, 0), Step::Silent);
-        assert_eq!(killed(601, 2), Step::Abandon);
-        assert_eq!(killed(100_000, 3), Step::Silent);
+        assert_eq!(killed(300, 0), DeadlineStep::Silent);
+        assert_eq!(killed(601, 2), DeadlineStep::Abandon);
+        assert_eq!(killed(100_000, 3), DeadlineStep::Silent);
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub struct GpuSetup {
 
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct GpuTally {
     restarts: u64,
     abandoned: u64,
 }

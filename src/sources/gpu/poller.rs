@@ -9,11 +9,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::child::{Child, Received};
-use super::deadlines::{BackOff, Step, Waiting};
-use super::{BUSY, CALM, GpuSetup, TICK, Tally};
+use super::child::{Child, ChildOutput};
+use super::deadlines::{BackOff, DeadlineStep, OpenRequest};
+use super::{BUSY, CALM, GpuSetup, GpuTally, TICK};
 use crate::model::{GpuDriver, GpuPicture, GpuReadings, Observation, Reading, Readings, Schema};
-use crate::parse::gpu::{Lack, QueryResult, Unavailable, response};
+use crate::parse::gpu::{MissingGpuPart, QueryResult, Unavailable, response};
 
 /// Paths that exist where an NVIDIA driver is installed: on a machine, on a Jetson, in WSL.
 const DRIVER_PATHS: [&str; 3] = ["/dev/nvidiactl", "/dev/nvmap", "/dev/dxg"];
@@ -31,7 +31,7 @@ const EXIT_WITHIN: Duration = Duration::from_millis(100);
 /// A child whose input is closed exits within this time.
 const RELEASED_EXIT_WITHIN: Duration = Duration::from_secs(10);
 
-struct Running {
+struct RunningChild {
     child: Child,
     /// The time of the request that has no response yet.
     queried_at: Option<Duration>,
@@ -53,7 +53,7 @@ pub(super) struct DriverPoller {
     pub(super) to: SyncSender<Observation>,
     pub(super) is_busy: Arc<AtomicBool>,
     pub(super) schema: Arc<Schema>,
-    running: Option<Running>,
+    running: Option<RunningChild>,
     exiting: Vec<Exiting>,
     /// `None` until the first report.
     driver: Option<GpuDriver>,
@@ -61,7 +61,7 @@ pub(super) struct DriverPoller {
     silent_since: Option<Duration>,
     took: Duration,
     number: u64,
-    tally: Tally,
+    tally: GpuTally,
     back_off: BackOff,
     next_start: Duration,
     next_report: Duration,
@@ -89,7 +89,7 @@ impl DriverPoller {
             silent_since: None,
             took: Duration::ZERO,
             number: 0,
-            tally: Tally::default(),
+            tally: GpuTally::default(),
             back_off: BackOff::new(),
             next_start: Duration::ZERO,
             next_report: Duration::ZERO,
@@ -128,7 +128,7 @@ impl DriverPoller {
     fn extend_deadline_after_pause(&mut self, now: Duration) {
         let last_pass = std::mem::replace(&mut self.last_pass, now);
         if now.saturating_sub(last_pass) > SUSPENDED
-            && let Some(Running { queried_at: Some(queried_at), .. }) = &mut self.running
+            && let Some(RunningChild { queried_at: Some(queried_at), .. }) = &mut self.running
         {
             *queried_at = now;
         }
@@ -145,7 +145,7 @@ impl DriverPoller {
         let report_at = if is_reported { self.next_report } else { Duration::MAX };
         let due = match &self.running {
             None => self.next_start,
-            Some(Running { queried_at: None, last_query, .. }) => {
+            Some(RunningChild { queried_at: None, last_query, .. }) => {
                 last_query.map_or(now, |queried_at| queried_at + self.interval())
             }
             Some(_) => now + TICK,
@@ -180,7 +180,7 @@ impl DriverPoller {
         match Child::start(&self.setup.program, self.setup.library.as_deref()) {
             Ok(child) => {
                 self.tally.restarts += u64::from(std::mem::take(&mut self.has_failed));
-                self.running = Some(Running {
+                self.running = Some(RunningChild {
                     child,
                     queried_at: None,
                     last_query: None,
@@ -225,8 +225,8 @@ impl DriverPoller {
             let received = running.child.receive();
             let now = (self.setup.clock)();
             match received {
-                Received::Nothing => return,
-                Received::Line(line) => match response(&line) {
+                ChildOutput::Nothing => return,
+                ChildOutput::Line(line) => match response(&line) {
                     Ok(response)
                         if response.number == self.number && running.queried_at.is_some() =>
                     {
@@ -235,8 +235,8 @@ impl DriverPoller {
                     Ok(_) => self.fail(now, "it sent a response without a request"),
                     Err(why) => self.fail(now, &format!("it sent {why}")),
                 },
-                Received::TooMuch => self.fail(now, "its response exceeds the size limit"),
-                Received::End => self.fail(now, ""),
+                ChildOutput::TooMuch => self.fail(now, "its response exceeds the size limit"),
+                ChildOutput::End => self.fail(now, ""),
             }
         }
     }
@@ -277,15 +277,15 @@ impl DriverPoller {
 
     fn unavailable_state(&self, Unavailable { kind, why }: Unavailable) -> GpuDriver {
         match kind {
-            Lack::Driver => GpuDriver::Absent { why },
-            Lack::Library if self.setup.library.is_none() && !self.has_driver_paths() => {
+            MissingGpuPart::Driver => GpuDriver::Absent { why },
+            MissingGpuPart::Library if self.setup.library.is_none() && !self.has_driver_paths() => {
                 GpuDriver::Absent { why }
             }
-            Lack::Library => {
+            MissingGpuPart::Library => {
                 let why = format!("{why}: install NVML, or name its file in gpu.library");
                 GpuDriver::Unknown { why: why.into() }
             }
-            Lack::Usable => GpuDriver::Unknown { why },
+            MissingGpuPart::Usable => GpuDriver::Unknown { why },
         }
     }
 
@@ -302,9 +302,9 @@ impl DriverPoller {
         let state = running.child.state();
         let (has_answered, is_killed) = (running.has_answered, running.is_killed);
         let abandoned = self.exiting.len();
-        let waiting = Waiting { waited, has_answered, state, is_killed, abandoned };
+        let waiting = OpenRequest { waited, has_answered, state, is_killed, abandoned };
         let step = self.setup.patience.next_step(waiting);
-        if matches!(step, Step::Kill | Step::Abandon) {
+        if matches!(step, DeadlineStep::Kill | DeadlineStep::Abandon) {
             running.child.kill();
             running.is_killed = true;
         }
@@ -314,7 +314,7 @@ impl DriverPoller {
             self.driver = Some(silent);
             self.report(now, None);
         }
-        if step == Step::Abandon {
+        if step == DeadlineStep::Abandon {
             self.release(now, true);
             // The failed attempt is recorded. The next child may get a response.
             self.next_start = now;

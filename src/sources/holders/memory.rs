@@ -39,7 +39,7 @@ const MANY: usize = 64;
 
 /// Bytes in pipes and sockets of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Queued {
+pub(super) struct QueuedBytes {
     /// Readable bytes in its pipes.
     pub(super) pipe_bytes: u64,
     /// The size of its non-empty pipes, which is the most that they take. A packet of one byte
@@ -67,11 +67,11 @@ impl Queues {
     /// The bytes in them, which no counter of the kernel has. `None` without permission. May block
     /// as long as the process likes: a descriptor may now be that of a file whose server (FUSE)
     /// never responds.
-    pub(super) fn queued(&self, pid: u32) -> Option<Queued> {
+    pub(super) fn queued(&self, pid: u32) -> Option<QueuedBytes> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
         let open = || Ok(pidfd_open(pid, PidfdFlags::empty())?);
         let process = with_reserve(open).ok()?;
-        let mut queued = Queued::default();
+        let mut queued = QueuedBytes::default();
         for_each(&process, &self.pipes, |pipe| {
             let bytes = rustix::io::ioctl_fionread(pipe).unwrap_or(0);
             queued.pipe_bytes = queued.pipe_bytes.saturating_add(bytes);
@@ -122,14 +122,14 @@ fn in_socket(socket: &OwnedFd) -> u64 {
 
 /// The memory of all processes at one scan.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct MemoryTally {
     has_huge_pages: bool,
     listed: Vec<ProcessMemory>,
     /// The total of processes that are not listed.
     smaller: ProcessMemory,
 }
 
-impl Tally {
+impl MemoryTally {
     pub(super) fn begin(procfs: &Path) -> Self {
         // Huge pages are in no resident size, so that each process must be examined.
         let text = read_file(&procfs.join("meminfo"), MAX_MEMINFO_BYTES).unwrap_or_default();

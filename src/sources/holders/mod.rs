@@ -22,7 +22,7 @@ use crate::model::{
     Event, EventKind, HolderReadings, KernelEvent, Observation, Reading, Readings, Schema,
     SeriesKey, Source,
 };
-use scan::Scan;
+use scan::HolderScan;
 
 /// Between two scans. Assessments from them take minutes.
 const EVERY: Duration = Duration::from_secs(10);
@@ -92,8 +92,8 @@ impl HolderWatch {
         let (requests, received) = channel();
         let schema = schema();
         let is_awaited = Arc::new(AtomicBool::new(false));
-        let mut scan_thread = ScanThread {
-            scan: Scan::new(procfs, sysfs, std::process::id()),
+        let mut scan_thread = HolderScanThread {
+            scan: HolderScan::new(procfs, sysfs, std::process::id()),
             to,
             is_awaited: Arc::clone(&is_awaited),
             schema: Arc::clone(&schema),
@@ -194,8 +194,8 @@ fn observation(
     })
 }
 
-struct ScanThread {
-    scan: Scan,
+struct HolderScanThread {
+    scan: HolderScan,
     to: SyncSender<Observation>,
     is_awaited: Arc<AtomicBool>,
     schema: Arc<Schema>,
@@ -204,7 +204,7 @@ struct ScanThread {
     tracked: BTreeMap<u32, Duration>,
 }
 
-impl ScanThread {
+impl HolderScanThread {
     fn run(&mut self, received: &Receiver<ScanRequest>) {
         let mut is_urgent = false;
         loop {

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
 
-use super::memory::{Queued, Queues, Tally, sockets};
+use super::memory::{MemoryTally, QueuedBytes, Queues, sockets};
 use crate::clients::cgroups::namespace_root;
-use crate::model::{HiddenProcess, Holder, HolderReadings, ProcessId, Reading, TaskSeen};
+use crate::model::{HiddenProcess, Holder, HolderReadings, ObservedTask, ProcessId, Reading};
 use crate::parse::held_object::{HeldObject, driver_majors, is_monitor};
 use crate::parse::process::{NamespaceRoot, Stat, mapped_files, stat, unit};
 use crate::sources::bounded::{BoundedReads, read_file};
@@ -51,7 +51,7 @@ const LEAST_IN_PIPES: u64 = 64 << 20;
 
 /// Finds holders.
 #[derive(Debug)]
-pub(super) struct Scan {
+pub(super) struct HolderScan {
     procfs: PathBuf,
     sysfs: PathBuf,
     /// The paths of control groups begin there.
@@ -74,7 +74,7 @@ pub(super) struct Scan {
 
 /// The holdings of one process.
 #[derive(Debug, Default)]
-struct Found {
+struct ProcessHoldings {
     devices: u32,
     has_uvm: bool,
     dma_buffers: u32,
@@ -86,7 +86,7 @@ struct Found {
     is_cut: bool,
 }
 
-impl Found {
+impl ProcessHoldings {
     fn has_any(&self) -> bool {
         self.devices > 0 || self.dma_buffers > 0 || self.memfds > 0
     }
@@ -96,7 +96,7 @@ impl Found {
     }
 }
 
-impl Scan {
+impl HolderScan {
     pub(super) fn new(procfs: PathBuf, sysfs: PathBuf, own: u32) -> Self {
         let is_procfs = is_procfs(&procfs);
         let bounded = BoundedReads::new(procfs.clone());
@@ -124,7 +124,7 @@ impl Scan {
             tasks: Vec::new(),
             error: is_starved.then(|| TOO_MANY_OPEN.into()),
         };
-        let mut tally = Tally::begin(&self.procfs);
+        let mut tally = MemoryTally::begin(&self.procfs);
         self.expire_empty(now);
         let entries = match with_reserve(|| fs::read_dir(&self.procfs)) {
             Ok(entries) => entries,
@@ -163,16 +163,16 @@ impl Scan {
 
     /// The states of tasks that the kernel log has named, including threads, which are not listed
     /// in `/proc`.
-    pub(super) fn tasks(&self, numbers: &[u32]) -> Vec<TaskSeen> {
+    pub(super) fn tasks(&self, numbers: &[u32]) -> Vec<ObservedTask> {
         let seen = numbers.iter().filter_map(|number| {
             let stat = self.stat(*number)?;
             let id = ProcessId { pid: *number, start_ticks: stat.start_ticks };
-            Some(TaskSeen { id, state: stat.state, is_kernel: stat.is_kernel })
+            Some(ObservedTask { id, state: stat.state, is_kernel: stat.is_kernel })
         });
         seen.collect()
     }
 
-    fn scan_process(&mut self, pid: u32, readings: &mut HolderReadings, tally: &mut Tally) {
+    fn scan_process(&mut self, pid: u32, readings: &mut HolderReadings, tally: &mut MemoryTally) {
         let stat = match self.read(pid, "stat", 4096) {
             Ok(text) => stat(&text),
             Err(error) if is_out_of_descriptors(&error) => {
@@ -194,7 +194,7 @@ impl Scan {
         }
         self.empty.remove(&id);
         let found = self.found(pid, &stat);
-        if !self.is_urgent && found.as_ref().is_ok_and(Found::is_nothing) {
+        if !self.is_urgent && found.as_ref().is_ok_and(ProcessHoldings::is_nothing) {
             self.empty.extend(open.map(|open| (id, (readings.read_at, open))));
             return tally.add(memory);
         }
@@ -209,7 +209,7 @@ impl Scan {
         if self.stat(pid).is_none_or(|now| now.start_ticks != stat.start_ticks) {
             return;
         }
-        let Queued { pipe_bytes, pipe_size_bytes, socket_bytes } = queued.unwrap_or_default();
+        let QueuedBytes { pipe_bytes, pipe_size_bytes, socket_bytes } = queued.unwrap_or_default();
         let huge_memfds = found.as_ref().map_or(0, |found| found.huge_memfd_bytes);
         // A memfd may be mapped as well.
         memory.hugetlb_bytes = memory.hugetlb_bytes.max(huge_memfds);
@@ -227,9 +227,9 @@ impl Scan {
     }
 
     /// The content of its pipes and sockets, if there are many or memory falls.
-    fn queued(&mut self, id: ProcessId, queues: Queues) -> Option<Queued> {
+    fn queued(&mut self, id: ProcessId, queues: Queues) -> Option<QueuedBytes> {
         if !self.is_urgent && !queues.has_many() || queues.is_empty() {
-            return Some(Queued::default());
+            return Some(QueuedBytes::default());
         }
         self.bounded.read(id, move || queues.queued(id.pid))?
     }
@@ -245,7 +245,7 @@ impl Scan {
         readings.holders.push(holder);
     }
 
-    fn holder(&self, pid: u32, stat: Stat, found: &Found, pipe_bytes: u64) -> Holder {
+    fn holder(&self, pid: u32, stat: Stat, found: &ProcessHoldings, pipe_bytes: u64) -> Holder {
         let group = self.read(pid, "cgroup", 64 << 10).unwrap_or_default();
         let group = String::from_utf8_lossy(&group).into_owned();
         let group = self.root.cgroup(&group);
@@ -272,8 +272,8 @@ impl Scan {
         Some(about.len()).filter(|open| self.is_procfs && *open > 0)
     }
 
-    fn found(&mut self, pid: u32, stat: &Stat) -> io::Result<Found> {
-        let mut found = Found::default();
+    fn found(&mut self, pid: u32, stat: &Stat) -> io::Result<ProcessHoldings> {
+        let mut found = ProcessHoldings::default();
         if stat.state == 'Z' {
             // Its first thread has ended. Others may still have its files open.
             for thread in self.threads(pid) {
@@ -301,7 +301,7 @@ impl Scan {
         threads.filter(|thread| *thread != pid).take(MAX_THREADS).collect()
     }
 
-    fn examine_open(&self, folder: &str, found: &mut Found) -> io::Result<()> {
+    fn examine_open(&self, folder: &str, found: &mut ProcessHoldings) -> io::Result<()> {
         let path = self.procfs.join(folder);
         let entries = with_reserve(|| fs::read_dir(&path))?;
         for (index, entry) in entries.flatten().enumerate() {
@@ -354,7 +354,7 @@ impl Scan {
         (kind == FileType::CharacterDevice).then_some(HeldObject::Device { is_uvm: *is_uvm })
     }
 
-    fn scan_mappings(&mut self, id: ProcessId, found: &mut Found) -> io::Result<()> {
+    fn scan_mappings(&mut self, id: ProcessId, found: &mut ProcessHoldings) -> io::Result<()> {
         let path = self.procfs.join(id.pid.to_string()).join("maps");
         let read = self.bounded.read(id, move || read_file(&path, MAX_MAPS_BYTES));
         let maps = read.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;

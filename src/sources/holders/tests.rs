@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::scan::Scan;
+use super::scan::HolderScan;
 use crate::model::{HolderReadings, Reading};
 
 /// `/proc/PID` of a process that sleeps.
@@ -52,7 +52,7 @@ impl Drop for Python {
 }
 
 fn scan(proc: &Path) -> HolderReadings {
-    Scan::new(proc.to_owned(), proc.join("sys"), 1).run(Duration::from_secs(5), false)
+    HolderScan::new(proc.to_owned(), proc.join("sys"), 1).run(Duration::from_secs(5), false)
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn pipes_and_files_without_a_name_are_measured() {
         while rustix::io::write(&write, &[1; 65_536]).is_ok() {}
         pipes.push((read, write));
     }
-    let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
+    let mut scan = HolderScan::new("/proc".into(), "/sys".into(), 0);
     let found = scan.run(Duration::ZERO, false);
     let own = std::process::id();
     let own = found.holders.iter().find(|holder| holder.id.pid == own).unwrap();
@@ -173,7 +173,7 @@ fn queued_bytes_in_sockets_are_measured() {
         while one.write(&[1; 16_384]).is_ok() {}
         pairs.push((one, other));
     }
-    let found = Scan::new("/proc".into(), "/sys".into(), 0).run(Duration::ZERO, false);
+    let found = HolderScan::new("/proc".into(), "/sys".into(), 0).run(Duration::ZERO, false);
     let own = std::process::id();
     let own = found.memory.iter().find(|memory| memory.id.pid == own).unwrap();
     assert!(own.socket_bytes >= 96 << 20, "{own:?}");
@@ -191,7 +191,7 @@ for _ in range(24):
     os.write(writes, b'x')
 print('has', flush=True); input()";
     let _python = Python::run(script);
-    let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
+    let mut scan = HolderScan::new("/proc".into(), "/sys".into(), 0);
     let mut smaller = |is_urgent| {
         let found = scan.run(Duration::ZERO, is_urgent).memory;
         found.iter().find(|memory| memory.id.pid == 0).map_or(0, |memory| memory.pipe_bytes)
@@ -205,7 +205,7 @@ print('has', flush=True); input()";
 fn large_processes_are_listed_with_their_memory() {
     let script = "x = bytearray(80 << 20); print('has', flush=True); input()";
     let python = Python::run(script);
-    let found = Scan::new("/proc".into(), "/sys".into(), 0).run(Duration::ZERO, false);
+    let found = HolderScan::new("/proc".into(), "/sys".into(), 0).run(Duration::ZERO, false);
     let its = found.memory.iter().find(|memory| memory.id.pid == python.0.id()).unwrap();
     assert!((80 << 20..=120 << 20).contains(&its.anon_bytes), "{its:?}");
     assert!(found.memory.is_sorted_by_key(|memory| memory.id));
@@ -217,8 +217,8 @@ fn a_process_without_driver_memory_is_rescanned_rarely_or_when_its_open_files_ch
     let proc = proc.path();
     process(proc, 10, "python3", 'S', 2);
     opens(proc, "10/fd/0", "/dev/null");
-    let mut scan = Scan::new(proc.to_owned(), proc.join("sys"), 1);
-    assert!(!scan.is_procfs && Scan::new("/proc".into(), "/sys".into(), 1).is_procfs);
+    let mut scan = HolderScan::new(proc.to_owned(), proc.join("sys"), 1);
+    assert!(!scan.is_procfs && HolderScan::new("/proc".into(), "/sys".into(), 1).is_procfs);
     scan.is_procfs = true;
     let mut holders = |seconds| scan.run(Duration::from_secs(seconds), false).holders.len();
     let map = |text: &str| fs::write(proc.join("10/maps"), text).unwrap();
@@ -250,7 +250,7 @@ fn a_real_process_is_scanned_at_once_after_opening_a_file() {
         .spawn()
         .unwrap();
     let pid = shell.id();
-    let mut scan = Scan::new("/proc".into(), "/sys".into(), 0);
+    let mut scan = HolderScan::new("/proc".into(), "/sys".into(), 0);
     let mut holds = |seconds| {
         let found = scan.run(Duration::from_secs(seconds), false);
         found.holders.iter().any(|holder| holder.id.pid == pid && holder.memfds > 0)

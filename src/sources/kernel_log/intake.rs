@@ -33,14 +33,14 @@ pub(super) struct Intake {
     /// number repeats.
     is_device: bool,
     /// Records dropped as handled by an earlier run, until the first new record.
-    dropped: Option<Dropped>,
+    dropped: Option<DroppedRecords>,
     /// Whether records are older than the start of this reader.
     backlog: bool,
 }
 
 /// Records with numbers below the resume position; times on the uptime clock.
 #[derive(Clone, Copy, Debug)]
-struct Dropped {
+struct DroppedRecords {
     records: u64,
     highest: u64,
     first: Duration,
@@ -166,8 +166,12 @@ impl Intake {
         if self.resuming_from.is_none_or(|wanted| seq >= wanted) {
             return false;
         }
-        let mut dropped =
-            self.dropped.unwrap_or(Dropped { records: 0, highest: seq, first: now, last: now });
+        let mut dropped = self.dropped.unwrap_or(DroppedRecords {
+            records: 0,
+            highest: seq,
+            first: now,
+            last: now,
+        });
         let counts_anew = now.saturating_sub(dropped.last) >= REPEATS_PAUSE
             || now.saturating_sub(dropped.first) >= REPEATS_TAKE;
         if counts_anew && !self.is_device {

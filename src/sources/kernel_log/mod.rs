@@ -56,7 +56,7 @@ const ONLY_CLAIMS: &str = "reading the syslog(2) ring instead, in which local us
 
 /// The reader in use, by its kind of log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
+pub enum KernelLogReader {
     /// `/dev/kmsg`.
     Kmsg,
     /// The syslog(2) ring: polled once a second; overruns go unnoticed.
@@ -67,7 +67,7 @@ pub enum Reader {
     None,
 }
 
-impl Reader {
+impl KernelLogReader {
     /// All variants, for labels.
     pub const ALL: [Self; 4] = [Self::Kmsg, Self::Syslog, Self::File, Self::None];
 
@@ -145,12 +145,12 @@ impl KernelLogSource {
     }
 
     /// The reader in use.
-    pub fn reader(&self) -> Reader {
+    pub fn reader(&self) -> KernelLogReader {
         match self.input {
-            Input::Device(_) => Reader::Kmsg,
-            Input::Stream(_) => Reader::File,
-            Input::Syslog(_) => Reader::Syslog,
-            Input::Down => Reader::None,
+            Input::Device(_) => KernelLogReader::Kmsg,
+            Input::Stream(_) => KernelLogReader::File,
+            Input::Syslog(_) => KernelLogReader::Syslog,
+            Input::Down => KernelLogReader::None,
         }
     }
 
@@ -214,7 +214,7 @@ impl KernelLogSource {
         }
         let before = self.reason.take();
         self.start();
-        if self.reader() != Reader::None || self.reason != before {
+        if self.reader() != KernelLogReader::None || self.reason != before {
             self.log_change();
         }
     }
@@ -258,7 +258,7 @@ impl KernelLogSource {
                 tracing::debug!(reader, %path, "reading the kernel log");
             }
             (None, _) => tracing::info!(reader, %path, "reading the kernel log"),
-            (Some(reason), Reader::None) => {
+            (Some(reason), KernelLogReader::None) => {
                 tracing::warn!(reader, %path, %reason, "the kernel log is not being read");
             }
             (Some(reason), _) => {

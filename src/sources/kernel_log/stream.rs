@@ -22,12 +22,12 @@ const BUFFER_BYTES: usize = 8 * RECORD_BYTES;
 #[derive(Debug)]
 pub(super) struct Stream {
     file: File,
-    origin: Origin,
-    lines: Lines,
+    origin: StreamOrigin,
+    lines: RecordBuffer,
 }
 
 #[derive(Debug)]
-enum Origin {
+enum StreamOrigin {
     /// `keeps_open`: also opened for writing, so that it does not end when a writer exits.
     Fifo { keeps_open: bool },
     /// A regular file, tracked as it grows.
@@ -36,19 +36,19 @@ enum Origin {
 
 impl Stream {
     pub(super) fn fifo(file: File, keeps_open: bool) -> Self {
-        Self { file, origin: Origin::Fifo { keeps_open }, lines: Lines::new() }
+        Self { file, origin: StreamOrigin::Fifo { keeps_open }, lines: RecordBuffer::new() }
     }
 
     pub(super) fn file(path: &Path, file: File, metadata: &Metadata) -> Self {
         let origin =
-            Origin::File { path: path.to_owned(), identity: identity(metadata), offset: 0 };
-        Self { file, origin, lines: Lines::new() }
+            StreamOrigin::File { path: path.to_owned(), identity: identity(metadata), offset: 0 };
+        Self { file, origin, lines: RecordBuffer::new() }
     }
 
     /// A FIFO without a writer would wake its poller forever, unless it is also open for writing
     /// here.
     pub(super) fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        matches!(self.origin, Origin::Fifo { keeps_open: true }).then(|| self.file.as_fd())
+        matches!(self.origin, StreamOrigin::Fifo { keeps_open: true }).then(|| self.file.as_fd())
     }
 
     pub(super) fn read(
@@ -61,24 +61,24 @@ impl Stream {
         let mut taken = 0;
         while taken < at_most {
             match self.lines.next() {
-                Some(Piece::Record(raw)) => {
+                Some(StreamPiece::Record(raw)) => {
                     intake.take(raw, clock, out);
                     taken += 1;
                 }
-                Some(Piece::Overlong) => {
+                Some(StreamPiece::Overlong) => {
                     intake.malformed(out);
                     taken += 1;
                 }
                 None => {
                     let filled = self.fill()?;
-                    if filled == Filled::Bytes {
+                    if filled == FillResult::Bytes {
                         continue;
                     }
                     if let Some(raw) = self.lines.close() {
                         intake.take(raw, clock, out);
                         taken += 1;
                     }
-                    if filled == Filled::Nothing || !self.check_file(intake, out)? {
+                    if filled == FillResult::Nothing || !self.check_file(intake, out)? {
                         return Ok(ReadEnd::Drained);
                     }
                 }
@@ -87,18 +87,18 @@ impl Stream {
         Ok(ReadEnd::More)
     }
 
-    fn fill(&mut self) -> Result<Filled, String> {
+    fn fill(&mut self) -> Result<FillResult, String> {
         loop {
             match rustix::io::read(&self.file, self.lines.free_space()) {
-                Ok(0) => return Ok(Filled::End),
+                Ok(0) => return Ok(FillResult::End),
                 Ok(length) => {
                     self.lines.filled(length);
-                    if let Origin::File { offset, .. } = &mut self.origin {
+                    if let StreamOrigin::File { offset, .. } = &mut self.origin {
                         *offset += length as u64;
                     }
-                    return Ok(Filled::Bytes);
+                    return Ok(FillResult::Bytes);
                 }
-                Err(Errno::AGAIN) => return Ok(Filled::Nothing),
+                Err(Errno::AGAIN) => return Ok(FillResult::Nothing),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(format!("reading the kernel log failed: {error}")),
             }
@@ -112,7 +112,7 @@ impl Stream {
         intake: &mut Intake,
         out: &mut Vec<Observation>,
     ) -> Result<bool, String> {
-        let Origin::File { path, identity: known, offset } = &mut self.origin else {
+        let StreamOrigin::File { path, identity: known, offset } = &mut self.origin else {
             return Ok(false);
         };
         let failed = |error: std::io::Error| format!("watching {}: {error}", path.display());
@@ -141,7 +141,7 @@ impl Stream {
 
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Filled {
+enum FillResult {
     Bytes,
     /// No bytes yet.
     Nothing,
@@ -155,7 +155,7 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 
 /// The next part of a stream of bytes.
 #[derive(Debug, PartialEq, Eq)]
-enum Piece<'a> {
+enum StreamPiece<'a> {
     /// A record with its continuation lines.
     Record(&'a [u8]),
     /// A line above the size limit.
@@ -164,7 +164,7 @@ enum Piece<'a> {
 
 /// Bytes in order of arrival, split into records.
 #[derive(Debug)]
-struct Lines {
+struct RecordBuffer {
     buffer: Box<[u8]>,
     /// End of the received bytes.
     end: usize,
@@ -180,7 +180,7 @@ struct Lines {
     overlong: bool,
 }
 
-impl Lines {
+impl RecordBuffer {
     fn new() -> Self {
         Self {
             buffer: vec![0; BUFFER_BYTES].into(),
@@ -210,7 +210,7 @@ impl Lines {
     }
 
     /// The next complete piece.
-    fn next(&mut self) -> Option<Piece<'_>> {
+    fn next(&mut self) -> Option<StreamPiece<'_>> {
         while !self.overlong {
             let unseen = &self.buffer[self.scanned..self.end];
             let Some(newline) = unseen.iter().position(|&byte| byte == b'\n') else {
@@ -230,14 +230,14 @@ impl Lines {
             self.line = line.end + 1;
             self.scanned = self.line;
             if let Some(record) = self.process(line) {
-                return Some(Piece::Record(&self.buffer[record]));
+                return Some(StreamPiece::Record(&self.buffer[record]));
             }
         }
         if let Some(record) = self.record.take() {
-            return Some(Piece::Record(&self.buffer[record]));
+            return Some(StreamPiece::Record(&self.buffer[record]));
         }
         self.overlong = false;
-        Some(Piece::Overlong)
+        Some(StreamPiece::Overlong)
     }
 
     /// Processes one whole line; returns the record that it ends, if any.
@@ -279,7 +279,7 @@ impl Lines {
 /// `close_between`, every chunk is followed by a silence.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn pieces(bytes: &[u8], chunk: usize, close_between: bool) -> Vec<Option<Vec<u8>>> {
-    let mut lines = Lines::new();
+    let mut lines = RecordBuffer::new();
     let mut pieces = Vec::new();
     for chunk in bytes.chunks(chunk) {
         let space = lines.free_space();
@@ -287,8 +287,8 @@ pub fn pieces(bytes: &[u8], chunk: usize, close_between: bool) -> Vec<Option<Vec
         lines.filled(chunk.len());
         while let Some(piece) = lines.next() {
             pieces.push(match piece {
-                Piece::Record(raw) => Some(raw.to_owned()),
-                Piece::Overlong => None,
+                StreamPiece::Record(raw) => Some(raw.to_owned()),
+                StreamPiece::Overlong => None,
             });
         }
         if close_between {

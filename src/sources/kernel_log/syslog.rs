@@ -31,23 +31,23 @@ const RING_BYTES_AT_MOST: usize = 64 << 20;
 
 #[derive(Debug)]
 pub(super) struct Syslog {
-    polls: Receiver<Result<Vec<Line>, String>>,
+    polls: Receiver<Result<Vec<SyslogLine>, String>>,
     /// Dropping it ends the thread.
     _stop: SyncSender<()>,
-    pending: VecDeque<Line>,
+    pending: VecDeque<SyslogLine>,
     polled: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct SyslogLine {
     /// See [`SYSLOG_SEQ_BASE`].
     seq: u64,
     /// `None` where the line cannot be parsed.
-    content: Option<Content>,
+    content: Option<SyslogContent>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Content {
+struct SyslogContent {
     facility: u16,
     level: u8,
     usec: u64,
@@ -62,7 +62,7 @@ impl Syslog {
         ring_bytes()?;
         let (send, polls) = sync_channel(1);
         let (stop, stopped) = sync_channel::<()>(0);
-        let mut view = View::new(resume);
+        let mut view = SyslogPosition::new(resume);
         thread::Builder::new()
             .name("syslog-ring".into())
             .spawn(move || {
@@ -116,7 +116,7 @@ impl Syslog {
     }
 }
 
-impl Content {
+impl SyslogContent {
     fn into_record(self, seq: u64, clock: &ReadClock) -> KernelRecord {
         KernelRecord {
             seq,
@@ -151,13 +151,13 @@ fn read_ring() -> Result<Vec<u8>, String> {
 
 /// The read position in the ring.
 #[derive(Debug)]
-struct View {
+struct SyslogPosition {
     /// The first number that is still wanted.
     wanted: u64,
     skip_backlog: bool,
 }
 
-impl View {
+impl SyslogPosition {
     fn new(resume: Option<u64>) -> Self {
         let wanted = resume.unwrap_or(0);
         Self { wanted, skip_backlog: resume.is_some_and(|seq| seq < SYSLOG_SEQ_BASE) }
@@ -165,7 +165,7 @@ impl View {
 
     /// Lines that no earlier poll has returned. Numbers are assigned over the whole ring. They grow
     /// even if time stamps do not: processors stamp their lines before they queue them.
-    fn lines(&mut self, ring: &[u8]) -> Result<Vec<Line>, String> {
+    fn lines(&mut self, ring: &[u8]) -> Result<Vec<SyslogLine>, String> {
         let mut lines = Vec::new();
         let mut next = SYSLOG_SEQ_BASE;
         let mut stamped = false;
@@ -179,7 +179,7 @@ impl View {
             let seq = next;
             next = next.saturating_add(1);
             if seq >= self.wanted && !self.skip_backlog {
-                lines.push(Line { seq, content: parts.map(Parts::into_content) });
+                lines.push(SyslogLine { seq, content: parts.map(Parts::into_content) });
             }
         }
         if !stamped && !ring.is_empty() {
@@ -204,8 +204,8 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    fn into_content(self) -> Content {
-        Content {
+    fn into_content(self) -> SyslogContent {
+        SyslogContent {
             facility: self.priority >> 3,
             level: u8::try_from(self.priority & 7).unwrap_or(7),
             usec: self.usec,

@@ -64,7 +64,7 @@ fn a_file_is_read_from_the_start_and_tracked() {
     let (_folder, path) = scratch();
     fs::write(&path, "6,1,5,-;one\n SUBSYSTEM=pci\n DEVICE=x\n30,2,6,-;two\n6,3,7,-;thr").unwrap();
     let mut source = KernelLogSource::open(&path, None);
-    assert_eq!(source.reader(), Reader::File);
+    assert_eq!(source.reader(), KernelLogReader::File);
     assert!(source.poll_fd().is_none());
     let seen = records(read_all(&mut source));
     assert_eq!(seen[0].dictionary, "SUBSYSTEM=pci\nDEVICE=x");
@@ -95,7 +95,7 @@ fn a_truncated_or_replaced_file_is_read_anew() {
 fn a_fifo_outlives_its_writers_and_partial_lines_wait() {
     let (_folder, path) = fifo();
     let mut source = KernelLogSource::open(&path, None);
-    assert_eq!(source.reader(), Reader::File);
+    assert_eq!(source.reader(), KernelLogReader::File);
     assert!(source.poll_fd().is_some());
     assert_eq!(read_all(&mut source).len(), 0);
     append(&path, "6,1,5,-;one\n6,2,5,-;tw");
@@ -235,7 +235,7 @@ fn an_unsuitable_path_is_reported_and_not_replaced() {
         (Path::new("/proc/self/status"), "is of procfs"),
     ] {
         let mut source = KernelLogSource::open(path, None);
-        assert_eq!(source.reader(), Reader::None);
+        assert_eq!(source.reader(), KernelLogReader::None);
         assert!(source.reason().is_some_and(|reason| reason.contains(expected)));
         assert_eq!(read_all(&mut source).len(), 0);
         assert!(source.drained_once());
@@ -246,7 +246,7 @@ fn an_unsuitable_path_is_reported_and_not_replaced() {
 fn a_configured_kernel_log_has_no_substitute() {
     let (_folder, path) = scratch();
     let source = KernelLogSource::open(&path, None);
-    assert_eq!(source.reader(), Reader::None);
+    assert_eq!(source.reader(), KernelLogReader::None);
     assert!(source.reason().is_some_and(|reason| reason.contains("cannot open")));
 }
 
@@ -264,7 +264,7 @@ fn an_unavailable_source_retries() {
     let mut out = Vec::new();
     source.read(later, &mut out, 10);
     assert_eq!(short(&out), ["1:a"]);
-    assert_eq!((source.reader(), source.reason()), (Reader::File, None));
+    assert_eq!((source.reader(), source.reason()), (KernelLogReader::File, None));
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_file_replaced_by_a_directory_ends_the_reader_and_keeps_the_resume_position(
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     assert_eq!(read_all(&mut source).len(), 0);
-    assert_eq!(source.reader(), Reader::None);
+    assert_eq!(source.reader(), KernelLogReader::None);
     fs::remove_dir(&path).unwrap();
     fs::write(&path, "6,2,0,-;b\n6,3,0,-;c\n").unwrap();
     let mut later = clock();

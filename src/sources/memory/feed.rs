@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::file::Fault;
+use super::file::FileFault;
 use crate::model::{Observation, Reading, Readings, Schema, SeriesKey, Source};
 
 /// Monotonic time, from the owner of the clock.
@@ -17,7 +17,7 @@ const PAUSE_PER_COST: u32 = 1000;
 const ABSENT_PAUSE: Duration = Duration::from_secs(5);
 
 /// One file, or several of a kind, reported together.
-pub(super) trait Reader {
+pub(super) trait MemoryReader {
     /// The source in the report.
     const SOURCE: Source;
     /// The shortest interval between two reads.
@@ -31,7 +31,7 @@ pub(super) trait Reader {
 
     /// The series, in the order of the values.
     fn series(&self) -> Vec<SeriesKey>;
-    fn read(&mut self, report: &mut Report);
+    fn read(&mut self, report: &mut ReadReport);
 
     /// The shortest interval until the next read.
     fn pause(&self) -> Duration {
@@ -39,16 +39,16 @@ pub(super) trait Reader {
     }
 }
 
-/// The result of one read of a [`Reader`].
+/// The result of one read of a [`MemoryReader`].
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct ReadReport {
     values: Vec<Reading<f64>>,
     error: Option<String>,
     absent: bool,
     series_changed: bool,
 }
 
-impl Report {
+impl ReadReport {
     /// Adds the value of the next series.
     pub(super) fn push(&mut self, value: Reading<f64>) {
         self.values.push(value);
@@ -60,17 +60,17 @@ impl Report {
     }
 
     /// Marks the next `count` values as missing because of `fault`.
-    pub(super) fn miss(&mut self, count: usize, fault: &Fault) {
+    pub(super) fn miss(&mut self, count: usize, fault: &FileFault) {
         self.values.extend(std::iter::repeat_n(fault.reading(), count));
-        if let Fault::Failed(why) = fault {
+        if let FileFault::Failed(why) = fault {
             self.fail(why.clone());
         }
     }
 
     /// Marks all values of the source as missing.
-    pub(super) fn miss_all(&mut self, count: usize, fault: &Fault) {
+    pub(super) fn miss_all(&mut self, count: usize, fault: &FileFault) {
         self.miss(count, fault);
-        if let Fault::Absent(why) = fault {
+        if let FileFault::Absent(why) = fault {
             self.absent(why.clone());
         }
     }
@@ -100,14 +100,14 @@ impl Report {
 
 /// Buffers of earlier readings for later ones, so that reading allocates nothing.
 #[derive(Debug, Default)]
-pub(super) struct Spare {
+pub(super) struct SpareBuffers {
     buffers: Vec<Vec<Reading<f64>>>,
 }
 
 /// The most readings in flight: those of a quarter of a second at the shortest interval.
 const MAX_BUFFERS: usize = 128;
 
-impl Spare {
+impl SpareBuffers {
     /// The smallest buffer that fits `count` values.
     fn take(&mut self, count: usize) -> Vec<Reading<f64>> {
         let fits = |(_, buffer): &(usize, &Vec<Reading<f64>>)| buffer.capacity() >= count;
@@ -129,7 +129,7 @@ impl Spare {
 
 /// A reader with its schema and interval.
 #[derive(Debug)]
-pub(super) struct Feed<R> {
+pub(super) struct ReaderFeed<R> {
     pub(super) reader: R,
     schema: Arc<Schema>,
     /// Whether a series has had a value.
@@ -139,7 +139,7 @@ pub(super) struct Feed<R> {
     cost: Duration,
 }
 
-impl<R: Reader> Feed<R> {
+impl<R: MemoryReader> ReaderFeed<R> {
     pub(super) fn new(reader: R) -> Self {
         let schema = Arc::new(Schema { series: reader.series() });
         let seen = vec![false; schema.series.len()];
@@ -151,7 +151,7 @@ impl<R: Reader> Feed<R> {
         &mut self,
         clock: Clock,
         always: bool,
-        spare: &mut Spare,
+        spare: &mut SpareBuffers,
         out: &mut Vec<Observation>,
     ) {
         let begun = clock();
@@ -159,7 +159,7 @@ impl<R: Reader> Feed<R> {
             return;
         }
         let values = spare.take(self.schema.series.len());
-        let mut report = Report { values, ..Report::default() };
+        let mut report = ReadReport { values, ..ReadReport::default() };
         self.reader.read(&mut report);
         if report.series_changed {
             self.schema = Arc::new(Schema { series: self.reader.series() });
@@ -177,7 +177,7 @@ impl<R: Reader> Feed<R> {
     }
 
     /// Turns missing values that should exist into failures, and adds a reason to each failure.
-    fn settle(&mut self, report: &mut Report) {
+    fn settle(&mut self, report: &mut ReadReport) {
         debug_assert_eq!(report.values.len(), self.schema.series.len());
         if R::FIXED {
             for (value, seen) in report.values.iter_mut().zip(&mut self.seen) {

@@ -37,14 +37,14 @@ pub(super) fn each_entry(folder: &Path, mut call: impl FnMut(&str)) -> Result<()
 
 /// Why a file has no content.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum FileFault {
     /// The file has never existed.
     Absent(String),
     /// The file existed before, or cannot be read.
     Failed(String),
 }
 
-impl Fault {
+impl FileFault {
     /// The reading in place of a value.
     pub(super) fn reading<T>(&self) -> Reading<T> {
         match self {
@@ -70,7 +70,7 @@ impl KeptFile {
     }
 
     /// The present content.
-    pub(super) fn read(&mut self) -> Result<&[u8], Fault> {
+    pub(super) fn read(&mut self) -> Result<&[u8], FileFault> {
         match self.read_whole() {
             Ok(length) => {
                 self.read_before = true;
@@ -84,27 +84,27 @@ impl KeptFile {
     }
 
     /// A fault of this file, with its path.
-    pub(super) fn failed(&self, why: impl fmt::Display) -> Fault {
-        Fault::Failed(format!("{}: {why}", self.path.display()))
+    pub(super) fn failed(&self, why: impl fmt::Display) -> FileFault {
+        FileFault::Failed(format!("{}: {why}", self.path.display()))
     }
 
-    fn fault(&self, error: &std::io::Error) -> Fault {
+    fn fault(&self, error: &std::io::Error) -> FileFault {
         let path = self.path.display();
         // Of a file of a feature that is switched off.
         if !self.read_before && Errno::from_io_error(error) == Some(Errno::OPNOTSUPP) {
-            return Fault::Absent(format!("{path} is switched off"));
+            return FileFault::Absent(format!("{path} is switched off"));
         }
         match (error.kind(), self.read_before) {
             (ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::Unsupported, false) => {
-                Fault::Absent(format!("{path} is not there"))
+                FileFault::Absent(format!("{path} is not there"))
             }
             (ErrorKind::NotFound | ErrorKind::NotADirectory, true) => {
-                Fault::Failed(format!("{path} has vanished"))
+                FileFault::Failed(format!("{path} has vanished"))
             }
             (ErrorKind::PermissionDenied, _) => {
-                Fault::Failed(format!("{path} may not be read by this user: {error}"))
+                FileFault::Failed(format!("{path} may not be read by this user: {error}"))
             }
-            _ => Fault::Failed(format!("cannot read {path}: {error}")),
+            _ => FileFault::Failed(format!("cannot read {path}: {error}")),
         }
     }
 
@@ -157,8 +157,8 @@ mod tests {
     fn a_file_of_a_feature_that_is_switched_off_is_absent() {
         let error = std::io::Error::from(Errno::OPNOTSUPP);
         let mut file = KeptFile::new("/proc/pressure/memory".into());
-        assert!(matches!(file.fault(&error), Fault::Absent(_)));
+        assert!(matches!(file.fault(&error), FileFault::Absent(_)));
         file.read_before = true;
-        assert!(matches!(file.fault(&error), Fault::Failed(_)));
+        assert!(matches!(file.fault(&error), FileFault::Failed(_)));
     }
 }

@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use super::feed::{Reader, Report};
+use super::feed::{MemoryReader, ReadReport};
 use super::file::KeptFile;
 use crate::model::{Reading, SeriesKey, Source};
 use crate::parse::proc::derived::{headroom, page_cache, unaccounted};
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField as Field};
 
-type Entry = (&'static str, &'static [(&'static str, &'static str)], Field);
+type MeminfoSeries = (&'static str, &'static [(&'static str, &'static str)], Field);
 
-const SERIES: &[Entry] = &[
+const SERIES: &[MeminfoSeries] = &[
     ("uma_memory_total_bytes", &[], Field::MemTotal),
     ("uma_memory_free_bytes", &[], Field::MemFree),
     ("uma_memory_available_bytes", &[], Field::MemAvailable),
@@ -85,7 +85,7 @@ impl MeminfoReader {
         }
     }
 
-    fn derive(&self, meminfo: &Meminfo, report: &mut Report) {
+    fn derive(&self, meminfo: &Meminfo, report: &mut ReadReport) {
         let cache = page_cache(meminfo);
         report.push_whole(cache.map(|cache| cache.clean));
         report.push_whole(cache.map(|cache| cache.dirty));
@@ -97,7 +97,7 @@ impl MeminfoReader {
     }
 }
 
-impl Reader for MeminfoReader {
+impl MemoryReader for MeminfoReader {
     const SOURCE: Source = Source::Meminfo;
 
     fn series(&self) -> Vec<SeriesKey> {
@@ -107,7 +107,7 @@ impl Reader for MeminfoReader {
             .collect()
     }
 
-    fn read(&mut self, report: &mut Report) {
+    fn read(&mut self, report: &mut ReadReport) {
         let parsed = match self.file.read() {
             Ok(text) => Meminfo::parse(text).map_err(|error| self.file.failed(error)),
             Err(fault) => Err(fault),

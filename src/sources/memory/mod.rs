@@ -30,7 +30,7 @@ mod zones;
 
 use std::path::Path;
 
-use self::feed::{Feed, Spare};
+use self::feed::{ReaderFeed, SpareBuffers};
 use self::meminfo::MeminfoReader;
 use self::numa::NumaReader;
 use self::pci::PciReader;
@@ -60,15 +60,15 @@ const SOURCES: [Source; 8] = [
 /// All memory figures of procfs and sysfs.
 #[derive(Debug)]
 pub struct MemorySource {
-    pci: Feed<PciReader>,
-    sysctl: Feed<SysctlReader>,
-    numa: Feed<NumaReader>,
-    vmstat: Feed<VmstatReader>,
-    buddyinfo: Feed<BuddyinfoReader>,
-    pressure: Feed<PressureReader>,
-    zoneinfo: Feed<ZoneinfoReader>,
-    meminfo: Feed<MeminfoReader>,
-    spare: Spare,
+    pci: ReaderFeed<PciReader>,
+    sysctl: ReaderFeed<SysctlReader>,
+    numa: ReaderFeed<NumaReader>,
+    vmstat: ReaderFeed<VmstatReader>,
+    buddyinfo: ReaderFeed<BuddyinfoReader>,
+    pressure: ReaderFeed<PressureReader>,
+    zoneinfo: ReaderFeed<ZoneinfoReader>,
+    meminfo: ReaderFeed<MeminfoReader>,
+    spare: SpareBuffers,
 }
 
 impl MemorySource {
@@ -81,15 +81,15 @@ impl MemorySource {
     /// Like [`Self::open`], for files of a machine with another page size, in bytes.
     pub fn with_page_size(procfs: &Path, sysfs: &Path, page_size: u64) -> Self {
         Self {
-            pci: Feed::new(PciReader::new(sysfs)),
-            sysctl: Feed::new(SysctlReader::new(procfs)),
-            numa: Feed::new(NumaReader::new(sysfs)),
-            vmstat: Feed::new(VmstatReader::new(procfs)),
-            buddyinfo: Feed::new(BuddyinfoReader::new(procfs, page_size)),
-            pressure: Feed::new(PressureReader::new(procfs)),
-            zoneinfo: Feed::new(ZoneinfoReader::new(procfs, page_size)),
-            meminfo: Feed::new(MeminfoReader::new(procfs)),
-            spare: Spare::default(),
+            pci: ReaderFeed::new(PciReader::new(sysfs)),
+            sysctl: ReaderFeed::new(SysctlReader::new(procfs)),
+            numa: ReaderFeed::new(NumaReader::new(sysfs)),
+            vmstat: ReaderFeed::new(VmstatReader::new(procfs)),
+            buddyinfo: ReaderFeed::new(BuddyinfoReader::new(procfs, page_size)),
+            pressure: ReaderFeed::new(PressureReader::new(procfs)),
+            zoneinfo: ReaderFeed::new(ZoneinfoReader::new(procfs, page_size)),
+            meminfo: ReaderFeed::new(MeminfoReader::new(procfs)),
+            spare: SpareBuffers::default(),
         }
     }
 

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::feed::{Reader, Report};
-use super::file::{Fault, KeptFile, each_entry};
+use super::feed::{MemoryReader, ReadReport};
+use super::file::{FileFault, KeptFile, each_entry};
 use crate::model::{Reading, SeriesKey, Source};
 use crate::parse::proc::derived::{node_page_cache, node_unaccounted};
 use crate::parse::proc::node::{NodeField as Field, NodeMeminfo, cpu_count};
 
-type Kind = (&'static str, fn(&NodeMeminfo, u64) -> Reading<u64>);
+type NumaMemoryKind = (&'static str, fn(&NodeMeminfo, u64) -> Reading<u64>);
 
 /// The kinds of memory of a node, from its `meminfo` and the size of a huge page.
-const KINDS: &[Kind] = &[
+const KINDS: &[NumaMemoryKind] = &[
     ("total", |node, _| node.get(Field::MemTotal)),
     ("free", |node, _| node.get(Field::MemFree)),
     ("used", |node, _| node.get(Field::MemUsed)),
@@ -44,7 +44,7 @@ const SAMPLES_PER_SCAN: u32 = 100;
 const NODES_MAX: usize = 1024;
 
 #[derive(Debug)]
-struct Node {
+struct NumaNode {
     number: u32,
     /// Whether the last scan found it.
     present: bool,
@@ -53,7 +53,7 @@ struct Node {
     cpus: Reading<u64>,
 }
 
-impl Node {
+impl NumaNode {
     fn new(folder: &Path, number: u32) -> Self {
         let file = |name: &str| KeptFile::new(folder.join(format!("node{number}/{name}")));
         let (meminfo, cpulist) = (file("meminfo"), file("cpulist"));
@@ -67,7 +67,7 @@ impl Node {
         };
     }
 
-    fn read(&mut self) -> Result<NodeMeminfo, Fault> {
+    fn read(&mut self) -> Result<NodeMeminfo, FileFault> {
         match self.meminfo.read() {
             Ok(text) => NodeMeminfo::parse(text).map_err(|error| self.meminfo.failed(error)),
             Err(fault) => Err(fault),
@@ -79,7 +79,7 @@ impl Node {
 pub(super) struct NumaReader {
     folder: PathBuf,
     /// Every node seen so far; a removed node keeps its series, without a value.
-    nodes: Vec<Node>,
+    nodes: Vec<NumaNode>,
     readings_until_scan: u32,
     /// The nodes in the last scan.
     found: Vec<u32>,
@@ -100,7 +100,7 @@ impl NumaReader {
     }
 
     /// Scans for nodes. A kernel without NUMA has none, which is no fault.
-    fn scan(&mut self, report: &mut Report) {
+    fn scan(&mut self, report: &mut ReadReport) {
         self.found.clear();
         let found = &mut self.found;
         let listed = each_entry(&self.folder, |name| {
@@ -122,7 +122,7 @@ impl NumaReader {
             if is_known || self.nodes.len() >= NODES_MAX {
                 continue;
             }
-            let mut node = Node::new(&self.folder, number);
+            let mut node = NumaNode::new(&self.folder, number);
             // A superchip reserves nodes for instances of its GPU, which have no memory (MIG).
             let is_empty =
                 |meminfo: &NodeMeminfo| meminfo.get(Field::MemTotal) == Reading::Value(0);
@@ -131,7 +131,7 @@ impl NumaReader {
                 report.series_changed();
             }
         }
-        self.nodes.iter_mut().for_each(Node::count_cpus);
+        self.nodes.iter_mut().for_each(NumaNode::count_cpus);
     }
 
     /// Whether nodes have series. One that is the whole machine would repeat `/proc/meminfo`.
@@ -145,7 +145,7 @@ impl NumaReader {
     }
 }
 
-impl Reader for NumaReader {
+impl MemoryReader for NumaReader {
     const SOURCE: Source = Source::Numa;
     const PAUSE: Duration = Duration::from_secs(1);
     const FIXED: bool = false;
@@ -162,7 +162,7 @@ impl Reader for NumaReader {
         series
     }
 
-    fn read(&mut self, report: &mut Report) {
+    fn read(&mut self, report: &mut ReadReport) {
         if self.readings_until_scan == 0 {
             self.scan(report);
             self.readings_until_scan = match self.has_memory_without_cpus() {
@@ -175,7 +175,7 @@ impl Reader for NumaReader {
         let has_several = self.has_several();
         for node in self.nodes.iter_mut().filter(|_| has_several) {
             if !node.present {
-                report.miss(1 + KINDS.len(), &Fault::Absent(String::new()));
+                report.miss(1 + KINDS.len(), &FileFault::Absent(String::new()));
                 continue;
             }
             match node.read() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::feed::{Reader, Report};
+use super::feed::{MemoryReader, ReadReport};
 use super::file::{KeptFile, each_entry};
 use crate::model::{Reading, SeriesKey, Source};
 
@@ -53,7 +53,7 @@ impl PciReader {
         is_display.then(|| (address.to_owned(), number.to_ascii_lowercase()))
     }
 
-    fn scan(&mut self, report: &mut Report) -> Result<(), Errno> {
+    fn scan(&mut self, report: &mut ReadReport) -> Result<(), Errno> {
         let mut count = 0;
         each_entry(&self.folder, |_| count += 1)?;
         if self.devices.replace(count) == Some(count) {
@@ -72,7 +72,7 @@ impl PciReader {
     }
 }
 
-impl Reader for PciReader {
+impl MemoryReader for PciReader {
     const SOURCE: Source = Source::Pci;
     /// GPUs come and go when a person acts. The number of devices is checked, and the rest is read
     /// where it has changed.
@@ -87,7 +87,7 @@ impl Reader for PciReader {
         self.gpus.iter().map(key).collect()
     }
 
-    fn read(&mut self, report: &mut Report) {
+    fn read(&mut self, report: &mut ReadReport) {
         match self.scan(report) {
             // A machine without PCI has no GPU there, which is no fault.
             Ok(()) | Err(Errno::NOENT) => {}

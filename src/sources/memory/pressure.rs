@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::feed::{Reader, Report};
-use super::file::{Fault, KeptFile};
+use super::feed::{MemoryReader, ReadReport};
+use super::file::{FileFault, KeptFile};
 use crate::model::{SeriesKey, Source};
 use crate::parse::proc::pressure::Pressure;
 
@@ -26,7 +26,7 @@ pub(super) struct PressureReader {
 /// reads fails with EOPNOTSUPP.
 pub fn has_pressure(procfs: &Path) -> bool {
     let mut file = KeptFile::new(procfs.join("pressure/memory"));
-    !matches!(file.read(), Err(Fault::Absent(_)))
+    !matches!(file.read(), Err(FileFault::Absent(_)))
 }
 
 impl PressureReader {
@@ -36,7 +36,7 @@ impl PressureReader {
     }
 }
 
-impl Reader for PressureReader {
+impl MemoryReader for PressureReader {
     const SOURCE: Source = Source::Pressure;
     /// While memory collapses, other files are sampled more often.
     const PAUSE_MAX: Duration = Duration::from_millis(100);
@@ -54,7 +54,7 @@ impl Reader for PressureReader {
         series
     }
 
-    fn read(&mut self, report: &mut Report) {
+    fn read(&mut self, report: &mut ReadReport) {
         let mut absent = 0;
         for ((_, shares), file) in RESOURCES.iter().zip(&mut self.files) {
             let parsed = match file.read() {
@@ -69,7 +69,7 @@ impl Reader for PressureReader {
                     }
                 }
                 Err(fault) => {
-                    absent += usize::from(matches!(fault, Fault::Absent(_)));
+                    absent += usize::from(matches!(fault, FileFault::Absent(_)));
                     report.miss(SERIES_PER_SHARE * shares.len(), &fault);
                 }
             }

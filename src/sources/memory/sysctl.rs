@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::feed::{Reader, Report};
-use super::file::{Fault, KeptFile};
+use super::feed::{MemoryReader, ReadReport};
+use super::file::{FileFault, KeptFile};
 use crate::model::{Reading, SeriesKey, Source};
 use crate::parse::proc::single_number;
 
@@ -38,7 +38,7 @@ impl SysctlReader {
     }
 }
 
-impl Reader for SysctlReader {
+impl MemoryReader for SysctlReader {
     const SOURCE: Source = Source::Sysctl;
     /// People change these settings, not the kernel.
     const PAUSE: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ impl Reader for SysctlReader {
         series
     }
 
-    fn read(&mut self, report: &mut Report) {
+    fn read(&mut self, report: &mut ReadReport) {
         let mut absent = 0;
         for (setting, file) in SETTINGS.into_iter().zip(&mut self.files) {
             let parsed = match file.read() {
@@ -68,7 +68,7 @@ impl Reader for SysctlReader {
                     report.push_whole(Reading::Value(value));
                 }
                 Err(fault) => {
-                    absent += usize::from(matches!(fault, Fault::Absent(_)));
+                    absent += usize::from(matches!(fault, FileFault::Absent(_)));
                     report.miss(count, &fault);
                 }
             }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::file::{Fault, KeptFile};
+use super::file::{FileFault, KeptFile};
 use crate::model::Reading;
 use crate::parse::proc::derived::{page_cache, unaccounted};
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField as Field};
@@ -15,10 +15,10 @@ const ABSENT_READINGS: u32 = 60;
 /// The files of the values.
 #[derive(Debug)]
 pub struct VitalSource {
-    meminfo: File,
-    memory: File,
-    io: File,
-    cpu: File,
+    meminfo: VitalFile,
+    memory: VitalFile,
+    io: VitalFile,
+    cpu: VitalFile,
 }
 
 /// Values at one instant: bytes, and shares of the last 10 seconds.
@@ -57,13 +57,13 @@ pub struct Vitals {
 }
 
 #[derive(Debug)]
-struct File {
+struct VitalFile {
     kept: KeptFile,
     /// Reads to skip, since the file does not exist.
     skip: u32,
 }
 
-impl File {
+impl VitalFile {
     fn new(path: std::path::PathBuf) -> Self {
         Self { kept: KeptFile::new(path), skip: 0 }
     }
@@ -76,7 +76,7 @@ impl File {
         match self.kept.read() {
             Ok(text) => parse(text).map_or(Reading::Failed, Reading::Value),
             Err(fault) => {
-                if matches!(fault, Fault::Absent(_)) {
+                if matches!(fault, FileFault::Absent(_)) {
                     self.skip = ABSENT_READINGS;
                 }
                 fault.reading()
@@ -88,9 +88,9 @@ impl File {
 impl VitalSource {
     /// Uses the files below this root, usually `/proc`. Opens no file yet.
     pub fn new(procfs: &Path) -> Self {
-        let pressure = |resource: &str| File::new(procfs.join("pressure").join(resource));
+        let pressure = |resource: &str| VitalFile::new(procfs.join("pressure").join(resource));
         Self {
-            meminfo: File::new(procfs.join("meminfo")),
+            meminfo: VitalFile::new(procfs.join("meminfo")),
             memory: pressure("memory"),
             io: pressure("io"),
             cpu: pressure("cpu"),

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::feed::{Reader, Report};
+use super::feed::{MemoryReader, ReadReport};
 use super::file::KeptFile;
 use crate::model::{SeriesKey, Source};
 use crate::parse::proc::vmstat::{Vmstat, VmstatField as Field};
 
-type Entry = (&'static str, &'static [(&'static str, &'static str)], Field);
+type VmstatSeries = (&'static str, &'static [(&'static str, &'static str)], Field);
 
-const SERIES: &[Entry] = &[
+const SERIES: &[VmstatSeries] = &[
     ("uma_memory_reclaim_scanned_pages_total", &[("reclaimer", "direct")], Field::ScanDirect),
     ("uma_memory_reclaim_scanned_pages_total", &[("reclaimer", "kswapd")], Field::ScanKswapd),
     (
@@ -60,7 +60,7 @@ impl VmstatReader {
     }
 }
 
-impl Reader for VmstatReader {
+impl MemoryReader for VmstatReader {
     const SOURCE: Source = Source::Vmstat;
     const PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -68,7 +68,7 @@ impl Reader for VmstatReader {
         SERIES.iter().map(|(name, labels, _)| SeriesKey::new(name, labels)).collect()
     }
 
-    fn read(&mut self, report: &mut Report) {
+    fn read(&mut self, report: &mut ReadReport) {
         let parsed = match self.file.read() {
             Ok(text) => Vmstat::parse(text).map_err(|error| self.file.failed(error)),
             Err(fault) => Err(fault),

@@ -3,15 +3,16 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::feed::{Reader, Report};
+use super::feed::{MemoryReader, ReadReport};
 use super::file::KeptFile;
 use crate::model::{Reading, SeriesKey, Source};
 use crate::parse::proc::buddyinfo::{Buddyinfo, Contiguous};
 use crate::parse::proc::zoneinfo::{Zone, ZoneName, Zoneinfo};
 
-type Entry = (&'static str, &'static [(&'static str, &'static str)], fn(&Zone) -> Reading<u64>);
+type ZoneSeries =
+    (&'static str, &'static [(&'static str, &'static str)], fn(&Zone) -> Reading<u64>);
 
-const SUMS: &[Entry] = &[
+const SUMS: &[ZoneSeries] = &[
     ("uma_memory_watermark_bytes", &[("watermark", "min")], |zone| zone.min),
     ("uma_memory_watermark_bytes", &[("watermark", "low")], |zone| zone.low),
     ("uma_memory_watermark_bytes", &[("watermark", "high")], |zone| zone.high),
@@ -19,10 +20,10 @@ const SUMS: &[Entry] = &[
     ("uma_memory_per_cpu_lists_bytes", &[], |zone| zone.per_cpu),
 ];
 
-const PER_ZONE: &[Entry] = &[("uma_zone_free_bytes", &[], |zone| zone.free)];
+const PER_ZONE: &[ZoneSeries] = &[("uma_zone_free_bytes", &[], |zone| zone.free)];
 
 /// Of zones where there are several nodes; of one node the sums of the machine are all.
-const PER_ZONE_OF_NODES: &[Entry] = &[
+const PER_ZONE_OF_NODES: &[ZoneSeries] = &[
     ("uma_zone_cma_free_bytes", &[], |zone| zone.free_cma),
     ("uma_zone_watermark_bytes", &[("watermark", "min")], |zone| zone.min),
     ("uma_zone_watermark_bytes", &[("watermark", "low")], |zone| zone.low),
@@ -57,7 +58,7 @@ impl ZoneinfoReader {
         }
     }
 
-    fn learn(&mut self, report: &mut Report) {
+    fn learn(&mut self, report: &mut ReadReport) {
         let before = self.known.len();
         for zone in self.zoneinfo.zones() {
             if !self.known.contains(&(zone.node, zone.name)) {
@@ -80,13 +81,13 @@ impl ZoneinfoReader {
         SUMS.len() + self.known.len() * self.per_zone().count() + self.nodes.len()
     }
 
-    fn per_zone(&self) -> impl Iterator<Item = &'static Entry> + use<> {
+    fn per_zone(&self) -> impl Iterator<Item = &'static ZoneSeries> + use<> {
         let of_nodes = if self.nodes.is_empty() { &[] } else { PER_ZONE_OF_NODES };
         PER_ZONE.iter().chain(of_nodes)
     }
 }
 
-impl Reader for ZoneinfoReader {
+impl MemoryReader for ZoneinfoReader {
     const SOURCE: Source = Source::Zoneinfo;
     const PAUSE_MAX: Duration = Duration::from_secs(1);
     const FIXED: bool = false;
@@ -109,7 +110,7 @@ impl Reader for ZoneinfoReader {
         series
     }
 
-    fn read(&mut self, report: &mut Report) {
+    fn read(&mut self, report: &mut ReadReport) {
         let parsed = match self.file.read() {
             Ok(text) => self.zoneinfo.parse(text).map_err(|error| self.file.failed(error)),
             Err(fault) => Err(fault),
@@ -169,7 +170,7 @@ impl BuddyinfoReader {
         Self { file, page_size, buddyinfo, nodes }
     }
 
-    fn learn(&mut self, report: &mut Report) {
+    fn learn(&mut self, report: &mut ReadReport) {
         if self.nodes.is_empty() && self.buddyinfo.nodes().count() < 2 {
             return;
         }
@@ -185,7 +186,7 @@ impl BuddyinfoReader {
     }
 }
 
-impl Reader for BuddyinfoReader {
+impl MemoryReader for BuddyinfoReader {
     const SOURCE: Source = Source::Buddyinfo;
     /// While memory collapses, other files are sampled more often.
     const PAUSE_MAX: Duration = Duration::from_millis(100);
@@ -205,7 +206,7 @@ impl Reader for BuddyinfoReader {
         of_machine.into_iter().chain(of_nodes).collect()
     }
 
-    fn read(&mut self, report: &mut Report) {
+    fn read(&mut self, report: &mut ReadReport) {
         let parsed = match self.file.read() {
             Ok(text) => {
                 let parsed = self.buddyinfo.parse(text, self.page_size);

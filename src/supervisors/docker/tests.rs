@@ -214,10 +214,10 @@ fn starts_are_distinguished_by_the_status_of_their_response() {
         run(fake.docker().start("a", PATIENCE))
     };
     let fake = Fake::responding("204 No Content", b"");
-    assert_eq!(run(fake.docker().start("a", PATIENCE)), Ok(Started::Now));
+    assert_eq!(run(fake.docker().start("a", PATIENCE)), Ok(StartOutcome::Now));
     assert_eq!(fake.request(), "POST /containers/a/start HTTP/1.1");
     let fake = Fake::responding("304 Not Modified", b"");
-    assert_eq!(run(fake.docker().start("a", PATIENCE)), Ok(Started::Before));
+    assert_eq!(run(fake.docker().start("a", PATIENCE)), Ok(StartOutcome::Before));
     let error = start("500 x").unwrap_err();
     assert_eq!(error.to_string(), "Docker answered 500: no room");
     assert!(start("404 x").unwrap_err().is_not_found());

@@ -3,14 +3,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::access::{Names, reads_authorization, written_wrongly};
+use umawarden::access::{CertificateNames, reads_authorization, written_wrongly};
 use umawarden::config::mistake::SourceText;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((first, rest)) = bytes.split_first() else { return };
     match first % 4 {
         2 => drop(reads_authorization(rest)),
-        3 => drop(Names::of(rest)),
+        3 => drop(CertificateNames::of(rest)),
         which => {
             let Ok(text) = std::str::from_utf8(rest) else { return };
             let lines = text.lines().count().max(1) + 1;

@@ -3,7 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::journal::black_box::{PAGE_BYTES, RECORD_BYTES, Record, Recovered, Slot};
+use umawarden::journal::black_box::{
+    BlackBoxRecord, PAGE_BYTES, RECORD_BYTES, RecoveredRecords, Slot,
+};
 
 /// Corrects the checksums, which a fuzzer cannot guess.
 fn with_checksums(bytes: &[u8]) -> Vec<u8> {
@@ -22,12 +24,12 @@ fn with_checksums(bytes: &[u8]) -> Vec<u8> {
 
 fuzz_target!(|bytes: &[u8]| {
     for bytes in [bytes.to_vec(), with_checksums(bytes)] {
-        let Ok(found) = Recovered::of_bytes(&bytes) else { continue };
+        let Ok(found) = RecoveredRecords::of_bytes(&bytes) else { continue };
         assert!(found.records.is_sorted_by(|left, right| left.sequence < right.sequence));
         for record in &found.records {
             let mut again = [0; RECORD_BYTES];
             record.encode(&mut again);
-            let Slot::Whole(back) = Record::decode(&again) else { panic!("{record:?}") };
+            let Slot::Whole(back) = BlackBoxRecord::decode(&again) else { panic!("{record:?}") };
             let mut twice = [0; RECORD_BYTES];
             back.encode(&mut twice);
             assert_eq!(again, twice);

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::doctor::{Advice, ContainerFacts, unit};
+use umawarden::doctor::{AdviceTable, ContainerFacts, unit};
 use umawarden::engines::last_words;
 use umawarden::parse::process::exit_status;
 
@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(!facts.name.chars().any(char::is_control));
     }
     let mut missing = |_: &std::path::Path| Err(std::io::ErrorKind::NotFound.into());
-    if let Some(unit) = unit("engine.service", &[text], &Advice::default(), &mut missing) {
+    if let Some(unit) = unit("engine.service", &[text], &AdviceTable::default(), &mut missing) {
         assert!(unit.engine.is_some() || !unit.unseen.is_empty());
     }
 });

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use umawarden::config::mistake::SourceText;
-use umawarden::doctor::advice::Entry;
-use umawarden::doctor::{Advice, unit};
+use umawarden::doctor::advice::AdviceEntry;
+use umawarden::doctor::{AdviceTable, unit};
 
 fuzz_target!(|bytes: &[u8]| {
     let text = String::from_utf8_lossy(bytes).into_owned();
-    if let Ok(advice) = Advice::parse(&SourceText::new("f", text), &["dgx-spark"]) {
-        let is_whole = |entry: &Entry| !entry.id.is_empty() && !entry.cause.is_empty();
+    if let Ok(advice) = AdviceTable::parse(&SourceText::new("f", text), &["dgx-spark"]) {
+        let is_whole = |entry: &AdviceEntry| !entry.id.is_empty() && !entry.cause.is_empty();
         assert!(advice.entries.iter().all(is_whole));
     }
     for command in ["/bin/sh /x/s.sh a", "/x/s.sh", "docker compose -f /x/c.yaml up"] {
@@ -21,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
             opened += 1;
             Ok(bytes.to_vec())
         };
-        let unit = unit("x.service", &[file], &Advice::default(), &mut open).unwrap();
+        let unit = unit("x.service", &[file], &AdviceTable::default(), &mut open).unwrap();
         assert!(opened <= 32 && unit.engine.is_some());
         assert!(unit.unseen.iter().all(|text| !text.chars().any(char::is_control)));
     }

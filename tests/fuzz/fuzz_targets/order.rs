@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use std::time::Duration;
 
-use umawarden::exports::{LONGEST, Lasts, OrderKind, read_order};
+use umawarden::exports::{LONGEST, OrderKind, OrderPeriod, read_order};
 use umawarden::model::RebootForce;
 
 const MOST_DELAY: Duration = Duration::from_secs(86_400);
@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
         OrderKind::Reboot { .. } => None,
         other => panic!("{other:?}"),
     };
-    if let Some(Lasts::For(duration)) = lasts {
+    if let Some(OrderPeriod::For(duration)) = lasts {
         assert!(!duration.is_zero() && duration <= LONGEST, "{duration:?}");
     }
 });

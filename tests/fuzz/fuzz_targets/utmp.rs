@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use umawarden::parse::utmp::{Layout, logins};
+use umawarden::parse::utmp::{UtmpLayout, logins};
 
 fuzz_target!(|text: &[u8]| {
-    for layout in [Layout::Narrow, Layout::Wide] {
+    for layout in [UtmpLayout::Narrow, UtmpLayout::Wide] {
         // Most lengths are refused: the complete records are parsed, too.
         let whole = text.len() - text.len() % layout.record_bytes();
         for text in [text, &text[..whole]] {

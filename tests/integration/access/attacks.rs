@@ -195,7 +195,8 @@ fn exactly_one_credential_is_accepted_if_it_matches_to_the_last_byte() {
 #[test]
 fn a_slow_client_is_cut_off_over_tls_as_without_it() {
     let files = Files::new(TLS, "[]\n");
-    let limits = Limits { request_header: Duration::from_millis(200), ..Limits::default() };
+    let limits =
+        ClientLimits { request_header: Duration::from_millis(200), ..ClientLimits::default() };
     let server = start_behind(files.open(), limits, no_queries());
     for begun in ["", "GET /metr", "GET /metrics HTTP/1.1\r\nX-Slow: "] {
         let name = ServerName::try_from("127.0.0.1").unwrap();
@@ -221,7 +222,7 @@ fn is_timeout(error: &std::io::Error) -> bool {
 #[test]
 fn connections_closed_in_their_handshake_leave_nothing_behind() {
     let files = Files::new(TLS, "[]\n");
-    let limits = Limits { connections: 8, ..Limits::default() };
+    let limits = ClientLimits { connections: 8, ..ClientLimits::default() };
     let server = start_behind(files.open(), limits, no_queries());
     let hello = [0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03];
     for length in 0..=hello.len() {
@@ -318,7 +319,7 @@ fn an_empty_tokens_file_admits_no_orders() {
         let Ok(access) = AccessControl::open(AccessFiles { web_config, tokens }, clock) else {
             continue;
         };
-        let mut server = start_behind(access, Limits::default(), no_queries());
+        let mut server = start_behind(access, ClientLimits::default(), no_queries());
         for header in ["X-Nothing: x", "Authorization: Bearer ", "Authorization: Bearer x", ALICE] {
             let status = server.request("POST", "/api/v1/pause", &[header]).status;
             assert!(matches!(status, 401 | 403), "{text:?} {header}: {status}");
@@ -349,7 +350,7 @@ fn a_set_clock_expires_tokens_but_resets_no_rate_limit() {
     };
     WALL_CLOCK.store(expires.as_second() - 1, Ordering::Relaxed);
     let access = AccessControl::open(paths, wall_clock).unwrap();
-    let server = start_behind(access, Limits::default(), no_queries());
+    let server = start_behind(access, ClientLimits::default(), no_queries());
     let header = bearer(&dated);
     let status = |seconds: i64| {
         WALL_CLOCK.store(expires.as_second() + seconds, Ordering::Relaxed);

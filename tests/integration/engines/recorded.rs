@@ -14,7 +14,9 @@ use umawarden::model::{
 };
 use umawarden::policy::Policy;
 use umawarden::policy::rule::RuleSet;
-use umawarden::recording::{Begin, Entry, RecordedRules, RecordedStep, Said, SegmentReader};
+use umawarden::recording::{
+    RecordedRules, RecordedStep, RecordingEntry, SegmentBegin, SegmentReader, StepResult,
+};
 use umawarden::sources::engines::Scanner;
 
 #[derive(Deserialize)]
@@ -213,7 +215,7 @@ fn leftover_processes_of_a_killed_vllm_are_reported_until_they_end() {
 #[test]
 fn a_replayed_recording_of_engines_gives_the_same_phases() {
     let observations = observations("vllm", "/health");
-    let begin = Begin {
+    let begin = SegmentBegin {
         program: "test".to_owned(),
         boot_id: "b".to_owned(),
         started: moment(0.0),
@@ -241,17 +243,17 @@ fn a_replayed_recording_of_engines_gives_the_same_phases() {
         },
     };
     let folder = tempfile::tempdir().unwrap();
-    let mut ring = umawarden::recording::Ring::new(folder.path(), 8 << 20, begin);
+    let mut ring = umawarden::recording::RecordingRing::new(folder.path(), 8 << 20, begin);
     for (at, seen) in &observations {
-        let step = RecordedStep { at: *at, seen: seen.clone(), said: Said::default() };
-        ring.take(&Entry::Step(step)).unwrap();
+        let step = RecordedStep { at: *at, seen: seen.clone(), said: StepResult::default() };
+        ring.take(&RecordingEntry::Step(step)).unwrap();
     }
     ring.flush().unwrap();
     let mut replayed = Vec::new();
     for file in umawarden::recording::segment_files(folder.path()) {
         let mut reader = SegmentReader::open(fs::File::open(file).unwrap()).unwrap();
         while let Some(entry) = reader.next_entry().unwrap() {
-            if let Entry::Step(step) = entry {
+            if let RecordingEntry::Step(step) = entry {
                 replayed.push((step.at, step.seen));
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use umawarden::model::{Baseline, GateMemory, MemoryPools, Motion, Reading, Trend};
+use umawarden::model::{Baseline, GateMemory, MemoryPools, MemoryTrends, Reading, Trend};
 use umawarden::policy::status::Status;
 
 use super::server::{made_up_status, moment, start};
@@ -27,7 +27,12 @@ fn gate_memory(free_gib: u64) -> MemoryPools {
         baseline: Baseline { bytes: 1 << 30, is_learned: true },
         shmem: gib(0),
         orphans: Reading::Value(Arc::new([])),
-        motion: Motion { available: still, contiguous: still, unaccounted: still, shmem: still },
+        motion: MemoryTrends {
+            available: still,
+            contiguous: still,
+            unaccounted: still,
+            shmem: still,
+        },
     })
 }
 

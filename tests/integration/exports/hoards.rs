@@ -8,7 +8,7 @@ use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use serde_json::json;
 use umawarden::access::AccessControl;
-use umawarden::exports::{Limits, Page, PageRequest, Queries};
+use umawarden::exports::{ClientLimits, Page, PageRequest, Queries};
 use umawarden::model::Reading;
 
 use super::server::{PATIENCE, Server, blocked_journal, no_queries, parse, start_with};
@@ -49,7 +49,8 @@ fn refused(server: &Server, reason: &str) -> f64 {
 #[test]
 fn connections_of_one_address_are_bounded_without_keeping_out_others() {
     let (journal, queries) = blocked_journal();
-    let limits = Limits { connections_of_address: 8, query: PATIENCE, ..Limits::default() };
+    let limits =
+        ClientLimits { connections_of_address: 8, query: PATIENCE, ..ClientLimits::default() };
     let server = start_with(limits, queries);
     let mut busy: Vec<TcpStream> = (0..8).map(|_| connect_from(1, server.address)).collect();
     busy.iter_mut().for_each(|stream| stream.write_all(EVENTS).unwrap());
@@ -76,7 +77,7 @@ fn connections_of_one_address_are_bounded_without_keeping_out_others() {
 
 #[test]
 fn idle_connections_of_an_address_are_closed_only_for_its_own_new_ones() {
-    let limits = Limits { connections_of_address: 8, ..Limits::default() };
+    let limits = ClientLimits { connections_of_address: 8, ..ClientLimits::default() };
     let server = start_with(limits, no_queries());
     let other = connect_from(2, server.address);
     let hoard: Vec<TcpStream> = (0..100).map(|_| connect_from(1, server.address)).collect();
@@ -91,7 +92,8 @@ fn idle_connections_of_an_address_are_closed_only_for_its_own_new_ones() {
 fn unread_responses_of_one_address_are_bounded_and_dropped() {
     let large = |_: PageRequest| Ok(Page { items: vec![json!("x".repeat(8 << 20))], more: false });
     let queries = Queries { events: Box::new(large), ..no_queries() };
-    let limits = Limits { response: std::time::Duration::from_secs(2), ..Limits::default() };
+    let limits =
+        ClientLimits { response: std::time::Duration::from_secs(2), ..ClientLimits::default() };
     let server = start_with(limits, queries);
     let began = Instant::now();
     let mut greedy = Vec::new();
@@ -122,7 +124,7 @@ fn unread_responses_of_one_address_are_bounded_and_dropped() {
 
 #[test]
 fn a_scrape_is_rendered_once_per_snapshot() {
-    let server = start_with(Limits::default(), no_queries());
+    let server = start_with(ClientLimits::default(), no_queries());
     let first = server.get("/metrics");
     assert_eq!(server.get("/metrics").body, first.body);
     let mut next = super::made_up_status();

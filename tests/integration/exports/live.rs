@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use umawarden::exports::Limits;
+use umawarden::exports::ClientLimits;
 use umawarden::model::Picture;
 use umawarden::policy::status::Status;
 
@@ -66,7 +66,7 @@ fn a_client_gets_the_picture_at_once_and_then_at_most_one_a_second() {
 
 #[test]
 fn all_clients_get_the_same_picture_and_one_that_leaves_makes_way() {
-    let limits = Limits { connections_of_address: 512, ..Limits::default() };
+    let limits = ClientLimits { connections_of_address: 512, ..ClientLimits::default() };
     let server = start_with(limits, no_queries());
     server.status.store(Arc::new(full_status()));
     let mut clients: Vec<Client> = (0..128).map(|_| Client::open(&server)).collect();
@@ -94,7 +94,7 @@ fn all_clients_get_the_same_picture_and_one_that_leaves_makes_way() {
 
 #[test]
 fn a_client_that_does_not_read_is_dropped() {
-    let limits = Limits { response: Duration::from_millis(300), ..Limits::default() };
+    let limits = ClientLimits { response: Duration::from_millis(300), ..ClientLimits::default() };
     let server = start_with(limits, no_queries());
     // Pictures that fill the buffers of the sockets soon.
     let long = "x".repeat(400);
@@ -102,7 +102,7 @@ fn a_client_that_does_not_read_is_dropped() {
     let entry = status.happened[0].clone();
     let reason: Arc<str> = "y".repeat(2_000_000).into();
     status.happened = (0..20)
-        .map(|_| umawarden::model::Happened { text: long.clone(), ..entry.clone() })
+        .map(|_| umawarden::model::RecentEvent { text: long.clone(), ..entry.clone() })
         .collect();
     let engines = status.engines.iter().cloned();
     status.engines = engines

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use umawarden::exports::{
-    Lasts, Limits, OrderDone, OrderKind, OrderRefused, OrderRequest, RuleChoice,
+    ClientLimits, OrderDone, OrderKind, OrderPeriod, OrderRefused, OrderRequest, RuleChoice,
 };
 use umawarden::model::{
     DecisionId, Killer, LaunchedEngine, OrderedBy, Pause, ProcessId, RuleId, RuleSelector,
@@ -82,7 +82,7 @@ fn without_access_control_the_network_may_read_but_not_order() {
 fn orders_over_the_control_socket_carry_the_user_given_by_the_kernel() {
     let mut server = start();
     let uid = rustix::process::getuid().as_raw();
-    let lasts = Lasts::For(Duration::from_secs(5400));
+    let lasts = OrderPeriod::For(Duration::from_secs(5400));
     let until = "2027-01-01T00:00:00Z".parse().unwrap();
     let low = RuleId { group: "memory".into(), alert: "Low".into() };
     let named = |name: &str| RuleChoice::Named(name.to_owned());
@@ -96,7 +96,7 @@ fn orders_over_the_control_socket_carry_the_user_given_by_the_kernel() {
             ("POST", "/api/v1/silences", r#"{"rules": "all", "until": "2027-01-01T00:00:00Z"}"#),
             OrderKind::Silence {
                 rules: RuleChoice::Selected(RuleSelector::All),
-                lasts: Lasts::Until(until),
+                lasts: OrderPeriod::Until(until),
             },
         ),
         (
@@ -272,7 +272,8 @@ fn an_invalid_body_is_refused_with_its_wrong_field() {
 
 #[test]
 fn an_oversized_or_slow_body_is_given_up() {
-    let limits = Limits { request_header: Duration::from_millis(300), ..Limits::default() };
+    let limits =
+        ClientLimits { request_header: Duration::from_millis(300), ..ClientLimits::default() };
     let mut server = start_with(limits, no_queries());
     let long = format!("{{\"comment\": \"{}\"}}", "x".repeat(20 << 10));
     assert_eq!(server.order("POST", "/api/v1/pause", &long).status, 413);
@@ -289,7 +290,7 @@ fn an_oversized_or_slow_body_is_given_up() {
 
 #[test]
 fn an_unresponsive_daemon_is_reported_and_too_many_orders_are_refused() {
-    let limits = Limits { order: Duration::from_millis(200), ..Limits::default() };
+    let limits = ClientLimits { order: Duration::from_millis(200), ..ClientLimits::default() };
     let server = start_with(limits, no_queries());
     let hanging: Vec<UnixStream> = (0..4)
         .map(|_| {
@@ -315,7 +316,7 @@ fn an_unresponsive_daemon_is_reported_and_too_many_orders_are_refused() {
 
 #[test]
 fn a_flood_from_the_network_keeps_no_operator_out() {
-    let limits = Limits { connections: 4, ..Limits::default() };
+    let limits = ClientLimits { connections: 4, ..ClientLimits::default() };
     let mut server = start_with(limits, no_queries());
     let mut hoard: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
     for stream in &mut hoard {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use umawarden::exports::{Limits, Queries};
+use umawarden::exports::{ClientLimits, Queries};
 use umawarden::model::{
-    EngineKind, EnginePhase, EngineProcess, EngineSeen, Happened, HappenedKind, HappenedLevel,
-    MemoryHistory, Picture, ProcessId, Reading, SeriesKey, WellLevel,
+    EngineKind, EnginePhase, EngineProcess, EngineSeen, MemoryHistory, NodeHealthLevel, Picture,
+    ProcessId, Reading, RecentEvent, RecentEventKind, RecentEventLevel, SeriesKey,
 };
 use umawarden::policy::status::{EngineStatus, Status};
 
@@ -18,11 +18,11 @@ const GIB: u64 = 1 << 30;
 /// Names that people choose, as an attacker writes them.
 const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'\u{202e}&amp;<script>";
 
-fn happened(seconds: u64, text: &str) -> Happened {
-    Happened {
+fn happened(seconds: u64, text: &str) -> RecentEvent {
+    RecentEvent {
         at: moment(seconds).utc,
-        kind: HappenedKind::Event,
-        level: HappenedLevel::Warning,
+        kind: RecentEventKind::Event,
+        level: RecentEventLevel::Warning,
         text: text.to_owned(),
         id: None,
         rule: None,
@@ -79,7 +79,7 @@ pub fn full_status() -> Status {
     let named = [("gpu", "0"), ("name", "NVIDIA GB10")];
     series.push((SeriesKey::new("uma_gpu_info", &named), Reading::Value(1.0)));
     let (series, values): (Vec<_>, Vec<_>) = series.into_iter().unzip();
-    let entry = Happened { id: Some(17), ..happened(98, HOSTILE) };
+    let entry = RecentEvent { id: Some(17), ..happened(98, HOSTILE) };
     Status {
         series: series.into(),
         values,
@@ -101,7 +101,7 @@ fn a_picture_has_parts_that_add_up_and_engines_with_their_progress() {
     let small = picture(&server);
     assert_eq!((small.memory.total_bytes, small.memory.parts.len()), (None, 0));
     assert!(small.memory.remarks[0].contains("memory is unknown"), "{:?}", small.memory);
-    assert_eq!(small.well.level, WellLevel::Warning, "a rule fires");
+    assert_eq!(small.well.level, NodeHealthLevel::Warning, "a rule fires");
     assert!(small.well.reasons.contains(&"unknown: 1 rule (Blind): gone: failed".to_owned()));
 
     server.status.store(Arc::new(full_status()));
@@ -136,7 +136,7 @@ fn what_happened_before_this_run_comes_from_the_journal() {
         _ => Ok(vec![happened(50, "in between"), happened(5, "before")]),
     };
     let queries = Queries { happened: Box::new(earlier), ..no_queries() };
-    let server = start_with(Limits::default(), queries);
+    let server = start_with(ClientLimits::default(), queries);
     server.status.store(Arc::new(full_status()));
     let texts: Vec<String> = picture(&server).happened.into_iter().map(|one| one.text).collect();
     assert_eq!(texts, [HOSTILE, "before"]);
@@ -191,7 +191,7 @@ fn the_loop_explains_rules_and_the_journal_decisions() {
         Ok((decision.0 == 17).then(|| json!({"rule": "memory/Low"})))
     };
     let queries = Queries { explain: Box::new(explained), ..no_queries() };
-    let mut server = start_with(Limits::default(), queries);
+    let mut server = start_with(ClientLimits::default(), queries);
     let tree = server.get("/api/v1/explain?decision=17").json();
     assert_eq!(tree["data"]["rule"], "memory/Low");
     assert_eq!(server.get("/api/v1/explain?decision=18").status, 404);

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use umawarden::access::{AccessControl, AccessFiles};
 use umawarden::exports::{
-    AlertInbox, ExplainRequest, Limits, NodeNames, OrderRequest, Page, PageRequest, Queries,
+    AlertInbox, ClientLimits, ExplainRequest, NodeNames, OrderRequest, Page, PageRequest, Queries,
     QueryError, ReloadFailure, ReloadRequest, Served, bind, serve,
 };
 use umawarden::model::{
@@ -23,7 +23,7 @@ use umawarden::model::{
 };
 use umawarden::policy::memory_ring::MemoryRing;
 use umawarden::policy::status::{AlertStatus, RuleState, RuleStatus, SourceStatus, Status};
-use umawarden::samples::{Live, Past, TargetLabels};
+use umawarden::samples::{LiveSamples, PastState, TargetLabels};
 
 /// Long enough for a busy machine; only a failing test waits so long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -124,7 +124,7 @@ pub struct Server {
 }
 
 pub fn start() -> Server {
-    start_with(Limits::default(), no_queries())
+    start_with(ClientLimits::default(), no_queries())
 }
 
 pub fn no_queries() -> Queries {
@@ -138,12 +138,12 @@ pub fn no_queries() -> Queries {
     }
 }
 
-pub fn start_with(limits: Limits, queries: Queries) -> Server {
+pub fn start_with(limits: ClientLimits, queries: Queries) -> Server {
     let access = AccessControl::open(AccessFiles::default(), || moment(100)).unwrap();
     start_behind(access, limits, queries)
 }
 
-pub fn start_behind(access: AccessControl, limits: Limits, queries: Queries) -> Server {
+pub fn start_behind(access: AccessControl, limits: ClientLimits, queries: Queries) -> Server {
     let node = NodeNames { name: "spark-<1>".into(), model: Some("NVIDIA_DGX_Spark".into()) };
     start_at(node, uptime, access, limits, queries)
 }
@@ -152,8 +152,8 @@ pub fn start_behind(access: AccessControl, limits: Limits, queries: Queries) -> 
 pub fn start_without_past() -> Server {
     let access = AccessControl::open(AccessFiles::default(), || moment(100)).unwrap();
     let node = NodeNames { name: "spark-1".into(), model: None };
-    let samples = Live::new(TargetLabels::default(), Past::Unread);
-    start_over(samples, (node, uptime), access, Limits::default(), no_queries())
+    let samples = LiveSamples::new(TargetLabels::default(), PastState::Unread);
+    start_over(samples, (node, uptime), access, ClientLimits::default(), no_queries())
 }
 
 /// With names and a clock of its own.
@@ -161,18 +161,18 @@ pub fn start_at(
     node: NodeNames,
     uptime: fn() -> Duration,
     access: AccessControl,
-    limits: Limits,
+    limits: ClientLimits,
     queries: Queries,
 ) -> Server {
-    let samples = Live::new(TargetLabels::default(), Past::Read);
+    let samples = LiveSamples::new(TargetLabels::default(), PastState::Read);
     start_over(samples, (node, uptime), access, limits, queries)
 }
 
 fn start_over(
-    samples: Live,
+    samples: LiveSamples,
     (node, uptime): (NodeNames, fn() -> Duration),
     access: AccessControl,
-    limits: Limits,
+    limits: ClientLimits,
     queries: Queries,
 ) -> Server {
     let access = Arc::new(access);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use umawarden::model::{GpuMemory, GpuPicture, GpuRecovery, Reading};
-use umawarden::parse::gpu::{Lack, QueryResult, Unavailable, response};
+use umawarden::parse::gpu::{MissingGpuPart, QueryResult, Unavailable, response};
 
 use super::Library;
 use crate::daemon::binary;
@@ -146,11 +146,11 @@ fn impossible_values_of_the_driver_are_rejected() {
 fn each_reason_for_an_unavailable_driver_is_reported() {
     let Some(library) = Library::new("") else { return };
     for (script, kind, part) in [
-        ("error nvmlInit_v2 9", Lack::Driver, "NVIDIA driver is not loaded"),
-        ("error nvmlInit_v2 18", Lack::Usable, "reboot, or load the new driver"),
-        ("error nvmlInit_v2 4", Lack::Usable, "/dev/nvidiactl"),
-        ("error nvmlInit_v2 12345", Lack::Usable, "unexpected enum variant value: 12345"),
-        ("error nvmlDeviceGetCount_v2 1", Lack::Usable, "reports no GPU count"),
+        ("error nvmlInit_v2 9", MissingGpuPart::Driver, "NVIDIA driver is not loaded"),
+        ("error nvmlInit_v2 18", MissingGpuPart::Usable, "reboot, or load the new driver"),
+        ("error nvmlInit_v2 4", MissingGpuPart::Usable, "/dev/nvidiactl"),
+        ("error nvmlInit_v2 12345", MissingGpuPart::Usable, "unexpected enum variant value: 12345"),
+        ("error nvmlDeviceGetCount_v2 1", MissingGpuPart::Usable, "reports no GPU count"),
     ] {
         library.set_script(script);
         let lack = unavailable(&library.path());
@@ -159,9 +159,12 @@ fn each_reason_for_an_unavailable_driver_is_reported() {
     }
     let folder = library.folder.path();
     let lack = unavailable(&folder.join("missing.so"));
-    assert!(lack.kind == Lack::Library && lack.why.contains("No such file"), "{lack:?}");
+    assert!(lack.kind == MissingGpuPart::Library && lack.why.contains("No such file"), "{lack:?}");
     let lack = unavailable(&folder.join("nvml.so.script"));
-    assert!(lack.kind == Lack::Library && lack.why.contains("nvml.so.script"), "{lack:?}");
+    assert!(
+        lack.kind == MissingGpuPart::Library && lack.why.contains("nvml.so.script"),
+        "{lack:?}"
+    );
 }
 
 #[test]
@@ -173,7 +176,7 @@ fn a_library_without_a_required_call_is_unusable_and_without_others_incomplete()
     ] {
         let Some(library) = Library::without(machine, flag) else { return };
         let lack = unavailable(&library.path());
-        assert!(lack.kind == Lack::Usable && lack.why.contains(part), "{flag}: {lack:?}");
+        assert!(lack.kind == MissingGpuPart::Usable && lack.why.contains(part), "{flag}: {lack:?}");
     }
     let flags = "-DWITHOUT_SHUTDOWN -DWITHOUT_PROCESSES";
     let Some(library) = Library::without(machine, flags) else { return };

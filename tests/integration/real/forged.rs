@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use umawarden::model::{KernelRecord, Moment, Observation};
-use umawarden::sources::kernel_log::{KernelLogSource, ReadClock, ReadEnd, Reader};
+use umawarden::sources::kernel_log::{KernelLogReader, KernelLogSource, ReadClock, ReadEnd};
 
 use super::enabled;
 use crate::daemon::{Daemon, binary, history, of_kind};
@@ -66,7 +66,7 @@ fn real_line_forged_by_user_nobody_is_only_claimed() {
     assert!(!kmsg.iter().any(|record| begins(&record)), "/dev/kmsg escapes the newline");
     assert!(kmsg.iter().all(|record| !record.is_claimed()));
     let source = KernelLogSource::open_or_syslog(Path::new("/nowhere/kmsg"), None);
-    assert_eq!(source.reader(), Reader::Syslog);
+    assert_eq!(source.reader(), KernelLogReader::Syslog);
     let reason = source.reason().unwrap().to_string();
     assert!(reason.contains("local users can forge lines"), "{reason}");
     let syslog = records(source);

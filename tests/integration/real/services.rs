@@ -1,5 +1,5 @@
-//! Engines in services of a real systemd: a user manager with a bus, a journald, a control group and
-//! a mount namespace of its own, isolated from this machine.
+//! Engines in services of a real systemd: a user manager with a bus, a journald, a control group
+//! and a mount namespace of its own, isolated from this machine.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use umawarden::actions::{Executor as _, StartExecutor};
 use umawarden::model::{
     Action, DecisionRecord, DeclaredRestart, DeferredRestart, EngineUser, Moment, Observation,
-    OutcomeResult, Requested, RestartLimits, RestartMatch, StartNeed, Supervisor, Target,
+    OnRequest, OutcomeResult, RestartLimits, RestartMatch, StartNeed, Supervisor, Target,
     WorkloadState,
 };
 use umawarden::sources::deferred::{DeferredSetup, DeferredWatch};
@@ -302,7 +302,7 @@ fn a_unit_of_a_real_users_systemd_is_reported_and_started_at_its_private_socket(
     let has_ended = |state: &WorkloadState| matches!(state, WorkloadState::Ended(_));
     let seen = until(&watch, "it has ended", has_ended);
     let WorkloadState::Ended(end) = &seen.state else { panic!() };
-    assert_eq!((end.exit_code, end.requested), (Some(3), Requested::No));
+    assert_eq!((end.exit_code, end.requested), (Some(3), OnRequest::No));
     let action = Action::StartUnit { ended: end.mark.clone() };
     let target = Target::Workload(Box::new(seen.target.clone()));
     let decision = DecisionRecord { target, ..crate::actions::decision(action) };
@@ -317,7 +317,7 @@ fn a_unit_of_a_real_users_systemd_is_reported_and_started_at_its_private_socket(
     let seen = until(
         &watch,
         "it was stopped",
-        |state| matches!(state, WorkloadState::Ended(end) if end.requested == Requested::Yes),
+        |state| matches!(state, WorkloadState::Ended(end) if end.requested == OnRequest::Yes),
     );
     assert_eq!(seen.obstacle, None);
 }

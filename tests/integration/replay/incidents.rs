@@ -14,7 +14,7 @@ use umawarden::config::mistake::SourceText;
 use umawarden::config::shipped::shipped_rules;
 use umawarden::model::{Action, AlertState, Decision, DecisionRecord, Moment};
 use umawarden::policy::Step;
-use umawarden::recording::{Entry, Said, SegmentReader, segment_files};
+use umawarden::recording::{RecordingEntry, SegmentReader, StepResult, segment_files};
 
 /// `tests/incidents/NAME/expected.json`.
 #[derive(Clone, Deserialize, Serialize)]
@@ -59,14 +59,18 @@ fn line(first: Moment, decision: &DecisionRecord) -> String {
 
 /// Replays the recordings of a folder in order; each step comes with the decisions that were
 /// recorded for it.
-fn each_step(folder: &Path, mut replayer: Replayer, mut take: impl FnMut(Moment, Step, Said)) {
+fn each_step(
+    folder: &Path,
+    mut replayer: Replayer,
+    mut take: impl FnMut(Moment, Step, StepResult),
+) {
     let files = segment_files(folder);
     assert!(!files.is_empty(), "{} holds no recording", folder.display());
     for path in files {
         let mut reader = SegmentReader::open(BufReader::new(File::open(&path).unwrap())).unwrap();
         while let Some(entry) = reader.next_entry().unwrap() {
             let stepped = replayer.take(&entry).unwrap();
-            let Entry::Step(recorded) = entry else { continue };
+            let RecordingEntry::Step(recorded) = entry else { continue };
             assert!(replayer.is_whole(), "{} does not begin at a start", path.display());
             take(recorded.at, stepped.step, recorded.said);
         }

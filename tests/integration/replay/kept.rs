@@ -9,7 +9,8 @@ use umawarden::model::{
     AlertState, Moment, Observation, Reading, Readings, Schema, SeriesKey, Source,
 };
 use umawarden::recording::{
-    Entry, IncidentLimits, Incidents, RecordedStep, Ring, Said, SegmentReader, segment_files,
+    IncidentLimits, Incidents, RecordedStep, RecordingEntry, RecordingRing, SegmentReader,
+    StepResult, segment_files,
 };
 
 use super::{Happens, begin, lived, moment};
@@ -18,7 +19,7 @@ fn folder_bytes(folder: &Path) -> u64 {
     segment_files(folder).iter().map(|path| fs::metadata(path).unwrap().len()).sum()
 }
 
-fn noise(step: u64) -> Entry {
+fn noise(step: u64) -> RecordingEntry {
     let word = |n: u64| step.wrapping_mul(n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 12;
     let series = (0..200).map(|n| SeriesKey::new("x", &[("n", &format!("{n}"))])).collect();
     let readings = Readings {
@@ -29,14 +30,14 @@ fn noise(step: u64) -> Entry {
         error: None,
     };
     let seen = vec![Observation::Readings(readings)];
-    Entry::Step(RecordedStep { at: moment(step), seen, said: Said::default() })
+    RecordingEntry::Step(RecordedStep { at: moment(step), seen, said: StepResult::default() })
 }
 
 #[test]
 fn the_ring_never_exceeds_its_size_and_keeps_the_newest() {
     let folder = tempfile::tempdir().unwrap();
     let size = 1 << 20;
-    let mut ring = Ring::new(folder.path(), size, begin());
+    let mut ring = RecordingRing::new(folder.path(), size, begin());
     for step in 0..3000 {
         ring.take(&noise(step)).unwrap();
         let bytes = folder_bytes(folder.path());
@@ -69,7 +70,7 @@ fn an_incident_contains_the_steps_before_and_after_it() {
         files: 2,
         ..IncidentLimits::within(8 << 20)
     };
-    let mut ring = Ring::new(&folder.path().join("recording"), 1 << 20, begin());
+    let mut ring = RecordingRing::new(&folder.path().join("recording"), 1 << 20, begin());
     let mut incidents = Incidents::new(&incidents_folder, limits);
     let mut happenings = Vec::new();
     for _ in 0..4 {
@@ -100,7 +101,7 @@ fn an_incident_contains_the_steps_before_and_after_it() {
     let mut times = Vec::new();
     while let Some(entry) = reader.next_entry().unwrap() {
         match entry {
-            Entry::Begin(begin) => assert!(!begin.is_start && begin.next_decision.0 > 7),
+            RecordingEntry::Begin(begin) => assert!(!begin.is_start && begin.next_decision.0 > 7),
             entry => times.extend(entry.at()),
         }
     }
@@ -113,7 +114,7 @@ fn a_failing_disk_loses_steps_and_reports_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recording");
     fs::write(&path, "a file where the folder should be").unwrap();
-    let mut ring = Ring::new(&path, 1 << 20, begin());
+    let mut ring = RecordingRing::new(&path, 1 << 20, begin());
     let error = ring.take(&noise(0)).unwrap_err();
     assert!(error.to_string().contains("cannot begin the recording"), "{error}");
     for step in 1..100 {
@@ -131,16 +132,16 @@ fn a_failing_disk_loses_steps_and_reports_it() {
     let bytes = fs::read(&segment_files(&path)[0]).unwrap();
     let mut reader = SegmentReader::open(&*bytes).unwrap();
     let first = reader.next_entry().unwrap().unwrap();
-    assert!(matches!(first, Entry::Begin(begin) if !begin.is_start));
+    assert!(matches!(first, RecordingEntry::Begin(begin) if !begin.is_start));
     let second = reader.next_entry().unwrap().unwrap();
-    assert!(matches!(second, Entry::Gap { steps: 100 }), "{second:?}");
+    assert!(matches!(second, RecordingEntry::Gap { steps: 100 }), "{second:?}");
 }
 
 #[test]
 fn an_incident_keeps_the_end_of_a_storm_within_its_size() {
     let folder = tempfile::tempdir().unwrap();
     let limits = IncidentLimits { file_bytes: 256 << 10, ..IncidentLimits::within(2 << 20) };
-    let mut ring = Ring::new(&folder.path().join("recording"), 1 << 20, begin());
+    let mut ring = RecordingRing::new(&folder.path().join("recording"), 1 << 20, begin());
     let mut incidents = Incidents::new(&folder.path().join("incidents"), limits);
     for step in 0..2000 {
         ring.take(&noise(step)).unwrap();
@@ -148,9 +149,11 @@ fn an_incident_keeps_the_end_of_a_storm_within_its_size() {
     let (entries, steps) = lived(vec![vec![Happens::Free(Reading::Value(1.0))]; 2010]);
     let mut change = steps.into_iter().flat_map(|step| step.alerts).last().unwrap();
     change.at = moment(2009);
-    let Some(Entry::Step(mut fired)) = entries.into_iter().last() else { panic!("no step") };
+    let Some(RecordingEntry::Step(mut fired)) = entries.into_iter().last() else {
+        panic!("no step")
+    };
     fired.said.alerts = vec![change];
-    let fired = Entry::Step(fired);
+    let fired = RecordingEntry::Step(fired);
     ring.take(&fired).unwrap();
     let path = incidents.add(&fired, &mut ring).unwrap().unwrap();
     for step in 2010..5000 {
@@ -173,7 +176,7 @@ fn an_incident_keeps_the_end_of_a_storm_within_its_size() {
 fn consecutive_processes_share_the_ring_and_each_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     for process in 0..3 {
-        let mut ring = Ring::new(folder.path(), 1 << 20, begin());
+        let mut ring = RecordingRing::new(folder.path(), 1 << 20, begin());
         for step in 0..40 {
             ring.take(&noise(step)).unwrap();
         }
@@ -190,6 +193,6 @@ fn consecutive_processes_share_the_ring_and_each_is_complete() {
         let bytes = fs::read(path).unwrap();
         let mut reader = SegmentReader::open(&*bytes).unwrap();
         let first = reader.next_entry().unwrap().unwrap();
-        assert!(matches!(first, Entry::Begin(begin) if begin.is_start));
+        assert!(matches!(first, RecordingEntry::Begin(begin) if begin.is_start));
     }
 }

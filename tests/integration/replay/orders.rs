@@ -8,12 +8,12 @@ use promql_rules::{Evaluated, Value, parse};
 use umawarden::cli::replay::Replayer;
 use umawarden::config::mistake::SourceText;
 use umawarden::model::{
-    Decision, DecisionId, Event, HoldReason, Moment, Observation, OperatorCommand, OperatorOrder,
-    Past, PastReceived, Pause, ProgramEvent, Reading, Readings, ReceivedAlert, ReceivedStatus,
-    ReceivedTurn, RuleSelector, Schema, SeriesKey, Source,
+    Decision, DecisionId, EarlierRuns, Event, HoldReason, Moment, Observation, OperatorCommand,
+    OperatorOrder, PastReceived, Pause, ProgramEvent, Reading, Readings, ReceivedAlert,
+    ReceivedStatus, ReceivedTurn, RuleSelector, Schema, SeriesKey, Source,
 };
 use umawarden::policy::rule::Query;
-use umawarden::recording::{Begin, Entry, RecordedStep, Said};
+use umawarden::recording::{RecordedStep, RecordingEntry, SegmentBegin, StepResult};
 
 use super::{begin, moment};
 
@@ -21,8 +21,8 @@ const RULE: &str = "groups: [{name: g, rules: [{alert: Always, mode: enforce, \
     expr: uma_memory_free_bytes >= 0, \
     remedy: {aim: uma_memory_free_bytes < 0, steps: [compact_memory: {}], cooldown: 1ms}}]}]";
 
-fn step(number: u64, seen: Vec<Observation>) -> Entry {
-    Entry::Step(RecordedStep { at: moment(number), seen, said: Said::default() })
+fn step(number: u64, seen: Vec<Observation>) -> RecordingEntry {
+    RecordingEntry::Step(RecordedStep { at: moment(number), seen, said: StepResult::default() })
 }
 
 fn order(at: Moment, order: OperatorOrder) -> OperatorCommand {
@@ -38,9 +38,9 @@ fn approval(until: Timestamp) -> OperatorCommand {
 }
 
 /// The decision of the rule in the first step of a recording that begins so.
-fn first_decision(begin: Begin) -> Decision {
+fn first_decision(begin: SegmentBegin) -> Decision {
     let mut replayer = Replayer::under(vec![SourceText::new("rules.yaml", RULE)]);
-    replayer.take(&Entry::Begin(Box::new(begin))).unwrap();
+    replayer.take(&RecordingEntry::Begin(Box::new(begin))).unwrap();
     let measured = Observation::Readings(Readings {
         source: Source::Meminfo,
         schema: Arc::new(Schema { series: vec![SeriesKey::new("uma_memory_free_bytes", &[])] }),
@@ -58,7 +58,7 @@ fn a_later_segment_knows_the_orders_in_force() {
     let mut here = begin();
     here.pass(&step(1, vec![Observation::Operator(silence(2, late))]));
     let commands = vec![silence(1, late), approval(late)];
-    let past = Past { commands, ..Past::default() };
+    let past = EarlierRuns { commands, ..EarlierRuns::default() };
     here.pass(&step(2, vec![Observation::Past(Box::new(past))]));
     here.pass(&step(3, vec![Observation::Operator(silence(3, soon))]));
     assert_eq!(here.orders.len(), 4);
@@ -77,12 +77,12 @@ fn a_later_segment_knows_the_orders_in_force() {
 #[test]
 fn a_replay_from_a_later_segment_holds_as_recorded() {
     let late = moment(10_000).utc;
-    let middle = Begin { is_start: false, earlier_acts: Vec::new(), ..begin() };
+    let middle = SegmentBegin { is_start: false, earlier_acts: Vec::new(), ..begin() };
     assert_eq!(first_decision(middle.clone()), Decision::Act);
-    let silenced = Begin { orders: vec![silence(1, late)], ..middle.clone() };
+    let silenced = SegmentBegin { orders: vec![silence(1, late)], ..middle.clone() };
     assert_eq!(first_decision(silenced), Decision::Hold(HoldReason::Silenced));
     let pause = Some(Pause { author: "a".to_owned(), comment: String::new(), since: None });
-    let paused = Begin { pause, ..middle };
+    let paused = SegmentBegin { pause, ..middle };
     assert_eq!(first_decision(paused), Decision::Hold(HoldReason::Paused));
 }
 
@@ -102,13 +102,13 @@ fn a_later_segment_knows_the_firing_received_alerts() {
     let turn = |seconds, past: PastReceived| {
         let kind = ProgramEvent::ReceivedAlert { to: past.to, alert: past.alert };
         let event = Event { kind: kind.into(), utc: past.utc, seq: None };
-        let said = Said { events: vec![event], ..Said::default() };
-        Entry::Step(RecordedStep { at: moment(seconds), seen: Vec::new(), said })
+        let said = StepResult { events: vec![event], ..StepResult::default() };
+        RecordingEntry::Step(RecordedStep { at: moment(seconds), seen: Vec::new(), said })
     };
     let [firing, resolved] = [ReceivedTurn::Firing, ReceivedTurn::Resolved];
-    let mut here = Begin { is_start: false, ..begin() };
+    let mut here = SegmentBegin { is_start: false, ..begin() };
     let earlier = vec![received("a", firing), received("b", resolved)];
-    let past = Past { received: earlier, ..Past::default() };
+    let past = EarlierRuns { received: earlier, ..EarlierRuns::default() };
     here.pass(&step(1, vec![Observation::Past(Box::new(past))]));
     here.pass(&turn(2, received("c", firing)));
     here.pass(&turn(3, received("a", resolved)));
@@ -116,7 +116,7 @@ fn a_later_segment_knows_the_firing_received_alerts() {
     // A replay from there knows it, however long the process has run.
     here.at = moment(1_000_000);
     let mut replayer = Replayer::under_recorded_rules();
-    replayer.take(&Entry::Begin(Box::new(here))).unwrap();
+    replayer.take(&RecordingEntry::Begin(Box::new(here))).unwrap();
     let query = Query { text: "ALERTS".into(), expr: parse("ALERTS").unwrap() };
     replayer.take(&step(1_000_001, Vec::new())).unwrap();
     let result = replayer.policy().unwrap().ask(&query, moment(1_000_001)).unwrap();

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use umawarden::recording::{Entry, Ring, segment_files};
+use umawarden::recording::{RecordingEntry, RecordingRing, segment_files};
 use umawarden::replayer::{Excerpt, replay as states};
 
 use super::{RULES, begin, falling_memory, file, lived};
@@ -23,8 +23,8 @@ fn stdout(output: &Output) -> String {
 }
 
 /// Records entries into segments of a ring of so many bytes.
-fn segments(folder: &Path, bytes: u64, entries: &[Entry]) -> Vec<PathBuf> {
-    let mut ring = Ring::new(folder, bytes, begin());
+fn segments(folder: &Path, bytes: u64, entries: &[RecordingEntry]) -> Vec<PathBuf> {
+    let mut ring = RecordingRing::new(folder, bytes, begin());
     for (number, entry) in entries.iter().enumerate() {
         ring.take(entry).unwrap();
         if number.is_multiple_of(7) {

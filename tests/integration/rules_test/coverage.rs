@@ -11,29 +11,29 @@ use promql_rules::{EvalTime, Reading, SeriesKey, parse};
 use umawarden::config::mistake::SourceText;
 use umawarden::config::rules::parse_rules;
 use umawarden::config::shipped::shipped_rules;
-use umawarden::config::yaml::{self, Content, Node};
+use umawarden::config::yaml::{self, Content, YamlNode};
 use umawarden::policy::rule::Rule;
 
 /// One test, as written, with the rule files that it runs under.
 struct Written {
     name: String,
     files: Vec<String>,
-    test: Arc<Node>,
+    test: Arc<YamlNode>,
 }
 
-fn value<'n>(node: &'n Node, key: &str) -> Option<&'n Arc<Node>> {
+fn value<'n>(node: &'n YamlNode, key: &str) -> Option<&'n Arc<YamlNode>> {
     let Content::Map(pairs) = &node.content else { return None };
     pairs.iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
 }
 
-fn list<'n>(node: &'n Node, key: &str) -> &'n [Arc<Node>] {
+fn list<'n>(node: &'n YamlNode, key: &str) -> &'n [Arc<YamlNode>] {
     match value(node, key).map(|node| &node.content) {
         Some(Content::List(entries)) => entries,
         _ => &[],
     }
 }
 
-fn text<'n>(node: &'n Node, key: &str) -> &'n str {
+fn text<'n>(node: &'n YamlNode, key: &str) -> &'n str {
     value(node, key).and_then(|node| node.text()).unwrap_or_default()
 }
 
@@ -143,7 +143,7 @@ fn each_shipped_rule_must_fire_in_one_test_and_must_not_in_another() {
 const SOURCES: [&str; 5] = ["report: ", "measured: ", "log: ", "own: ", "modelled"];
 
 /// `sources.yaml` names for each rule two tests, and where their figures come from.
-fn sources() -> Arc<Node> {
+fn sources() -> Arc<YamlNode> {
     let path = "tests/fixtures/rules_test/sources.yaml";
     let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path));
     let table = yaml::parse(&SourceText::new(path, source.expect("read")));
@@ -218,7 +218,7 @@ fn a_source_of_the_programs_own_is_a_sentence_of_a_document() {
 fn no_shipped_rule_has_only_modelled_figures() {
     let table = sources();
     let Content::Map(rows) = &table.content else { panic!("no table") };
-    let is_modelled = |row: &Node, key: &str| {
+    let is_modelled = |row: &YamlNode, key: &str| {
         value(row, key).is_some_and(|entry| text(entry, "source") == "modelled")
     };
     let only = rows

@@ -220,7 +220,9 @@ impl World {
             if failure.check == Check::Evaluation || failure.message.is_some() {
                 return None;
             }
-            let row = |row: &umawarden::scenario::Row| [row.cells[0].clone(), row.cells[1].clone()];
+            let row = |row: &umawarden::scenario::ComparisonRow| {
+                [row.cells[0].clone(), row.cells[1].clone()]
+            };
             check.rows = failure.got.iter().map(row).collect();
         }
         Some(())

@@ -13,7 +13,7 @@ use umawarden::model::{
 use umawarden::policy::guard::{
     AtMost, BreakerLimit, Glob, GuardRails, MaintenanceWindow, Protected, WrittenWindow,
 };
-use umawarden::policy::{Answer, Doubt, Step};
+use umawarden::policy::{CommandResult, Doubt, Step};
 
 use super::checker::{Checker, Clock, Violation};
 use super::process::Loaded;
@@ -218,7 +218,7 @@ impl Sequence {
         let (author, comment) = ("a".to_owned(), String::new());
         let command = OperatorCommand { at: self.clock.at, author, comment, order };
         self.seen.push(Observation::Operator(command.clone()));
-        self.step.answers.push(Answer { command, refused: None });
+        self.step.answers.push(CommandResult { command, refused: None });
     }
 
     fn until(&self) -> Timestamp {

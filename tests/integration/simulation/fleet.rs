@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use umawarden::model::{
-    DeferredRestart, Mode, Moment, Observation, OutcomeResult, Requested, RestartLimits,
+    DeferredRestart, Mode, Moment, Observation, OnRequest, OutcomeResult, RestartLimits,
     RestartReadings, StartNeed, Supervisor, Workload, WorkloadEnd, WorkloadState,
 };
 
@@ -79,7 +79,7 @@ impl Fleet {
     pub fn boot(&mut self, at: Moment) {
         for number in 0..self.managed.len() {
             if self.is_running(number) {
-                self.end(number, at, Some(255), Requested::Unknown);
+                self.end(number, at, Some(255), OnRequest::Unknown);
             }
         }
         self.troubles.clear();
@@ -100,10 +100,10 @@ impl Fleet {
         matches!(self.managed[number].seen.state, WorkloadState::Running { .. })
     }
 
-    fn end(&mut self, number: usize, at: Moment, code: Option<i32>, requested: Requested) {
+    fn end(&mut self, number: usize, at: Moment, code: Option<i32>, requested: OnRequest) {
         self.lives += 1;
         self.has_changed = true;
-        let is_oom_killed = code == Some(137) && requested == Requested::No;
+        let is_oom_killed = code == Some(137) && requested == OnRequest::No;
         self.managed[number].seen.state = WorkloadState::Ended(WorkloadEnd {
             mark: format!("end {} at {}", self.lives, at.utc).into(),
             utc: Some(at.utc),
@@ -126,12 +126,12 @@ impl Fleet {
             }
             let (code, requested) = match death.cause {
                 // Exit codes are false.
-                Cause::Itself => (*self.chance.one_of(&[0, 1, 1, 134]), Requested::No),
-                Cause::OutOfMemory => (*self.chance.one_of(&[137, 0, 1]), Requested::No),
-                Cause::Brake => (137, *self.chance.one_of(&[Requested::Yes, Requested::No])),
-                Cause::Wanted => (143, Requested::Yes),
+                Cause::Itself => (*self.chance.one_of(&[0, 1, 1, 134]), OnRequest::No),
+                Cause::OutOfMemory => (*self.chance.one_of(&[137, 0, 1]), OnRequest::No),
+                Cause::Brake => (137, *self.chance.one_of(&[OnRequest::Yes, OnRequest::No])),
+                Cause::Wanted => (143, OnRequest::Yes),
             };
-            let requested = if is_watched { requested } else { Requested::Unknown };
+            let requested = if is_watched { requested } else { OnRequest::Unknown };
             self.end(death.supervised, at, Some(code), requested);
         }
     }
@@ -301,7 +301,7 @@ fn began() -> WorkloadState {
         exit_code: Some(1),
         is_oom_killed: false,
         error: None,
-        requested: Requested::No,
+        requested: OnRequest::No,
         are_stops_silent: false,
         is_pod_stopped: false,
         log: None,

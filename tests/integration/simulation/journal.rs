@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use umawarden::journal::Entry;
+use umawarden::journal::JournalEntry;
 use umawarden::model::{
-    AimCheck, AlertChange, AlertState, DecisionId, DecisionRecord, EnginePhase, Event, EventKind,
-    FleetAction, HoldReason, Moment, OperatorCommand, OperatorOrder, Outcome, OutcomeResult, Past,
-    PastAct, PastReboots, PastReceived, PendingApproval, ProgramEvent, RestartState,
+    AimCheck, AlertChange, AlertState, DecisionId, DecisionRecord, EarlierRuns, EnginePhase, Event,
+    EventKind, FleetAction, HoldReason, Moment, OperatorCommand, OperatorOrder, Outcome,
+    OutcomeResult, PastAct, PastReboots, PastReceived, PendingApproval, ProgramEvent, RestartState,
 };
 use umawarden::policy::guard::{PastMoment, on_this_boots_clock};
 
@@ -25,7 +25,7 @@ const MAX_RECEIVED: usize = 2_000;
 
 #[derive(Default)]
 pub struct Kept {
-    entries: Vec<(Duration, Entry)>,
+    entries: Vec<(Duration, JournalEntry)>,
     /// Number of entries that are on disk in any case.
     safe: usize,
     down_until: Duration,
@@ -61,12 +61,12 @@ fn approval_for(decision: &DecisionRecord) -> PendingApproval {
 }
 
 impl Kept {
-    pub fn record(&mut self, now: Duration, entry: Entry) {
+    pub fn record(&mut self, now: Duration, entry: JournalEntry) {
         match &entry {
-            Entry::Outcome(outcome) => {
+            JournalEntry::Outcome(outcome) => {
                 self.ends.insert(outcome.decision, outcome.result.clone());
             }
-            Entry::AimCheck(check) => {
+            JournalEntry::AimCheck(check) => {
                 self.aim_checks.insert(check.decision, (check.aim_met, check.died_in));
             }
             _ => {}
@@ -106,13 +106,13 @@ impl Kept {
         let mut lost = Lost::default();
         for (_, entry) in self.entries.drain(left..) {
             match entry {
-                Entry::Decision(decision) => {
+                JournalEntry::Decision(decision) => {
                     lost.decisions.insert(decision.id);
                 }
-                Entry::Outcome(outcome) => {
+                JournalEntry::Outcome(outcome) => {
                     self.ends.remove(&outcome.decision);
                 }
-                Entry::AimCheck(check) => {
+                JournalEntry::AimCheck(check) => {
                     self.aim_checks.remove(&check.decision);
                     lost.aim_checks.insert(check.decision);
                 }
@@ -134,7 +134,7 @@ impl Kept {
     /// An order is on disk before it is obeyed.
     pub fn order(&mut self, now: Duration, command: OperatorCommand) {
         self.commands.push(command.clone());
-        self.record(now, Entry::Operator(command));
+        self.record(now, JournalEntry::Operator(command));
         self.safe = self.entries.len();
     }
 
@@ -151,7 +151,7 @@ impl Kept {
         at: Moment,
         boot: &Arc<str>,
         commands: usize,
-    ) -> Option<Past> {
+    ) -> Option<EarlierRuns> {
         if !self.is_up(now) {
             return None;
         }
@@ -169,7 +169,7 @@ impl Kept {
         let moments: Vec<_> = acts.iter().map(moment).collect();
         let acts = acts.iter().zip(on_this_boots_clock(at, &moments));
         let requests = self.entries.iter().enumerate().filter_map(|(index, (_, entry))| {
-            let Entry::Decision(decision) = entry else { return None };
+            let JournalEntry::Decision(decision) = entry else { return None };
             let is_open = match decision.hold_reason() {
                 Some(HoldReason::Approval) => true,
                 Some(HoldReason::Announced) => index >= begins_at && !self.ended(index, decision),
@@ -177,7 +177,7 @@ impl Kept {
             };
             is_open.then(|| approval_for(decision))
         });
-        Some(Past {
+        Some(EarlierRuns {
             unaccounted_baselines: self.baselines(boot),
             acts: acts.map(|((index, act), ms)| self.past_act(*index, act, ms)).collect(),
             asked: requests.collect(),
@@ -196,7 +196,7 @@ impl Kept {
         let later = self.entries[index..].iter();
         later
             .filter_map(|(_, entry)| match entry {
-                Entry::Alert(change) => Some(change),
+                JournalEntry::Alert(change) => Some(change),
                 _ => None,
             })
             .any(|change| change.rule == decision.rule && change.from == AlertState::Firing)
@@ -205,7 +205,7 @@ impl Kept {
     /// Reported events of kernel log, engines and restarts, each with its boot.
     fn events(&self) -> impl DoubleEndedIterator<Item = (&Arc<str>, &Event)> {
         self.entries.iter().flat_map(|(_, entry)| match entry {
-            Entry::KernelLog { boot_id, events, .. } => {
+            JournalEntry::KernelLog { boot_id, events, .. } => {
                 events.iter().map(|event| (boot_id, event)).collect()
             }
             _ => Vec::new(),
@@ -255,7 +255,7 @@ impl Kept {
     /// With their positions. An undo of another act does not count.
     fn acts(&self) -> impl Iterator<Item = (usize, &DecisionRecord)> {
         self.entries.iter().enumerate().filter_map(|(index, (_, entry))| match entry {
-            Entry::Decision(decision) if decision.is_act() && !decision.action.is_undo() => {
+            JournalEntry::Decision(decision) if decision.is_act() && !decision.action.is_undo() => {
                 Some((index, decision))
             }
             _ => None,
@@ -265,8 +265,8 @@ impl Kept {
     /// Whether its breaker was reset after its result.
     fn is_forgiven(&self, index: usize, act: &DecisionRecord) -> bool {
         self.entries[index..].iter().rev().find_map(|(_, entry)| match entry {
-            Entry::AimCheck(check) if check.decision == act.id => Some(false),
-            Entry::Operator(command) => match &command.order {
+            JournalEntry::AimCheck(check) if check.decision == act.id => Some(false),
+            JournalEntry::Operator(command) => match &command.order {
                 OperatorOrder::ResetBreaker { rules } => rules.selects(&act.rule).then_some(true),
                 _ => None,
             },
@@ -303,7 +303,7 @@ impl Kept {
     /// The position in this boot's kernel log, and the later records whose events are known.
     pub fn resume_point(&self, boot: &Arc<str>) -> Option<(u64, BTreeSet<u64>)> {
         let of_boot = self.entries.iter().filter_map(|(_, entry)| match entry {
-            Entry::KernelLog { boot_id, events, resume_seq } if boot_id == boot => {
+            JournalEntry::KernelLog { boot_id, events, resume_seq } if boot_id == boot => {
                 Some((events, *resume_seq))
             }
             _ => None,
@@ -318,7 +318,7 @@ impl Kept {
     pub fn last_events(&self, boot: &Arc<str>) -> BTreeMap<String, Timestamp> {
         let mut last = BTreeMap::new();
         for (_, entry) in &self.entries {
-            let Entry::KernelLog { boot_id, events, .. } = entry else { continue };
+            let JournalEntry::KernelLog { boot_id, events, .. } = entry else { continue };
             for event in events.iter().filter(|_| boot_id == boot) {
                 let known = last.entry(event.kind.kind().to_owned()).or_insert(Timestamp::MIN);
                 *known = event.utc.unwrap_or(Timestamp::MIN).max(*known);
@@ -330,7 +330,7 @@ impl Kept {
     /// The records of every kernel event of a boot.
     pub fn event_seqs(&self, boot: &Arc<str>) -> BTreeSet<u64> {
         let of_boot = self.entries.iter().filter_map(|(_, entry)| match entry {
-            Entry::KernelLog { boot_id, events, .. } if boot_id == boot => Some(events),
+            JournalEntry::KernelLog { boot_id, events, .. } if boot_id == boot => Some(events),
             _ => None,
         });
         of_boot.flatten().filter_map(|event| event.seq).collect()
@@ -339,7 +339,7 @@ impl Kept {
     /// The last entries, shortened.
     pub fn end(&self, entries: usize) -> Vec<String> {
         let lines = self.entries.iter().rev().filter_map(|(_, entry)| match entry {
-            Entry::KernelLog { .. } => None,
+            JournalEntry::KernelLog { .. } => None,
             entry => Some(short(entry)),
         });
         let mut lines: Vec<String> = lines.take(entries).collect();
@@ -352,18 +352,20 @@ impl Kept {
         let mut text = String::new();
         for (_, entry) in &self.entries {
             let (kind, json) = match entry {
-                Entry::KernelLog { boot_id, events, resume_seq } => {
+                JournalEntry::KernelLog { boot_id, events, resume_seq } => {
                     write!(text, "{boot_id} {resume_seq} ").unwrap();
                     ("events", serde_json::to_string(events))
                 }
-                Entry::Decision(decision) => ("decision", serde_json::to_string(decision)),
-                Entry::Outcome(outcome) => ("outcome", serde_json::to_string(outcome)),
-                Entry::AimCheck(aim_check) => ("aim_check", serde_json::to_string(aim_check)),
-                Entry::Alert(change) => ("alert", serde_json::to_string(change)),
-                Entry::Event { event, .. } => ("event", serde_json::to_string(event)),
-                Entry::Note(note) => ("note", serde_json::to_string(note)),
-                Entry::Operator(command) => ("order", serde_json::to_string(command)),
-                Entry::Alive { uptime, .. } => ("alive", serde_json::to_string(uptime)),
+                JournalEntry::Decision(decision) => ("decision", serde_json::to_string(decision)),
+                JournalEntry::Outcome(outcome) => ("outcome", serde_json::to_string(outcome)),
+                JournalEntry::AimCheck(aim_check) => {
+                    ("aim_check", serde_json::to_string(aim_check))
+                }
+                JournalEntry::Alert(change) => ("alert", serde_json::to_string(change)),
+                JournalEntry::Event { event, .. } => ("event", serde_json::to_string(event)),
+                JournalEntry::Note(note) => ("note", serde_json::to_string(note)),
+                JournalEntry::Operator(command) => ("order", serde_json::to_string(command)),
+                JournalEntry::Alive { uptime, .. } => ("alive", serde_json::to_string(uptime)),
             };
             writeln!(text, "{kind} {}", json.unwrap()).unwrap();
         }
@@ -372,19 +374,21 @@ impl Kept {
 
     fn decisions(&self) -> impl Iterator<Item = &DecisionRecord> {
         self.entries.iter().filter_map(|(_, entry)| match entry {
-            Entry::Decision(decision) => Some(decision),
+            JournalEntry::Decision(decision) => Some(decision),
             _ => None,
         })
     }
 }
 
 /// The entry, shortened.
-fn short(entry: &Entry) -> String {
+fn short(entry: &JournalEntry) -> String {
     match entry {
-        Entry::KernelLog { resume_seq, .. } => format!("kernel log up to {resume_seq}"),
-        Entry::Event { event, .. } => format!("event {event:?}"),
-        Entry::Operator(command) => format!("{:?} order {:?}", command.at.uptime, command.order),
-        Entry::Decision(decision) => {
+        JournalEntry::KernelLog { resume_seq, .. } => format!("kernel log up to {resume_seq}"),
+        JournalEntry::Event { event, .. } => format!("event {event:?}"),
+        JournalEntry::Operator(command) => {
+            format!("{:?} order {:?}", command.at.uptime, command.order)
+        }
+        JournalEntry::Decision(decision) => {
             let DecisionRecord { id, at, rule, mode, decision, step, action, because, .. } =
                 decision;
             let because =
@@ -395,18 +399,18 @@ fn short(entry: &Entry) -> String {
                 at.uptime
             )
         }
-        Entry::Outcome(outcome) => {
+        JournalEntry::Outcome(outcome) => {
             let Outcome { decision, result, ended, .. } = outcome;
             format!("{:?} outcome of {decision}: {result:?}", ended.uptime)
         }
-        Entry::AimCheck(AimCheck { decision, at, aim_met, .. }) => {
+        JournalEntry::AimCheck(AimCheck { decision, at, aim_met, .. }) => {
             format!("{:?} aim check of {decision}: aim met {aim_met:?}", at.uptime)
         }
-        Entry::Alert(AlertChange { at, rule, labels, from, to, value, .. }) => {
+        JournalEntry::Alert(AlertChange { at, rule, labels, from, to, value, .. }) => {
             let labels: Vec<_> = labels.values().collect();
             format!("{:?} alert {rule} {labels:?}: {from:?} to {to:?}, {value:?}", at.uptime)
         }
-        Entry::Note(note) => format!("{:?} {}", note.at.uptime, note.text),
-        Entry::Alive { uptime, .. } => format!("{uptime:?} alive"),
+        JournalEntry::Note(note) => format!("{:?} {}", note.at.uptime, note.text),
+        JournalEntry::Alive { uptime, .. } => format!("{uptime:?} alive"),
     }
 }

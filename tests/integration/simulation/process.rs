@@ -12,7 +12,7 @@ use umawarden::model::{
 use umawarden::policy::guard::GuardRails;
 use umawarden::policy::rule::RuleSet;
 use umawarden::policy::{Policy, Step};
-use umawarden::recording::{Begin, RecordedRules, RuleText};
+use umawarden::recording::{RecordedRules, RuleText, SegmentBegin};
 
 use super::checker::Violation;
 use super::journal::Kept;
@@ -114,11 +114,11 @@ impl Process {
         let is_known = resume.is_some();
         let last_events = if is_known { kept.last_events(boot) } else { Default::default() };
         policy.resume_events(&last_events);
-        let recording = Recording::new(&Begin {
+        let recording = Recording::new(&SegmentBegin {
             already_counted: known,
             last_events,
             awaits_past: true,
-            ..Begin::of_process(boot, started, next_decision, loaded.recorded.clone())
+            ..SegmentBegin::of_process(boot, started, next_decision, loaded.recorded.clone())
         });
         Self {
             policy,

@@ -4,7 +4,8 @@ use umawarden::cli::replay::Replayer;
 use umawarden::model::{AlertChange, Moment, Observation};
 use umawarden::policy::Step;
 use umawarden::recording::{
-    Begin, Entry, RecordedRules, RecordedStep, Said, SegmentReader, SegmentWriter, Taken,
+    AddOutcome, RecordedRules, RecordedStep, RecordingEntry, SegmentBegin, SegmentReader,
+    SegmentWriter, StepResult,
 };
 
 use super::checker::Violation;
@@ -20,28 +21,28 @@ pub struct Recording {
 const OBSERVATIONS_A_BLOCK: usize = 4096;
 
 impl Recording {
-    pub fn new(begin: &Begin) -> Self {
+    pub fn new(begin: &SegmentBegin) -> Self {
         let (writer, bytes) = SegmentWriter::new(begin).unwrap();
         Self { writer, bytes, pending: 0 }
     }
 
     pub fn step(&mut self, at: Moment, seen: Vec<Observation>, step: &Step) {
         self.pending += seen.len();
-        let said = Said {
+        let said = StepResult {
             events: step.events.clone(),
             alerts: step.alerts.clone(),
             decisions: step.decisions.clone(),
             aim_checks: step.aim_checks.clone(),
         };
-        self.take(&Entry::Step(RecordedStep { at, seen, said }));
+        self.take(&RecordingEntry::Step(RecordedStep { at, seen, said }));
     }
 
     pub fn reload(&mut self, at: Moment, rules: RecordedRules, ended: &[AlertChange]) {
-        self.take(&Entry::Reload { at, rules, ended: ended.to_vec() });
+        self.take(&RecordingEntry::Reload { at, rules, ended: ended.to_vec() });
     }
 
-    fn take(&mut self, entry: &Entry) {
-        assert_eq!(self.writer.take(entry), Taken::Yes);
+    fn take(&mut self, entry: &RecordingEntry) {
+        assert_eq!(self.writer.take(entry), AddOutcome::Yes);
         if self.pending > OBSERVATIONS_A_BLOCK {
             self.flush();
         }
@@ -60,8 +61,8 @@ impl Recording {
         while let Some(entry) = reader.next_entry().unwrap() {
             let stepped = replayer.take(&entry).unwrap();
             match &entry {
-                Entry::Step(recorded) => {
-                    let again = Said {
+                RecordingEntry::Step(recorded) => {
+                    let again = StepResult {
                         events: stepped.step.events,
                         alerts: stepped.step.alerts,
                         decisions: stepped.step.decisions,
@@ -69,8 +70,8 @@ impl Recording {
                     };
                     same(recorded.at, &recorded.said, &again)?;
                 }
-                Entry::Reload { at, ended, .. } => same(*at, ended, &stepped.ended)?,
-                Entry::Begin(_) | Entry::Gap { .. } => {}
+                RecordingEntry::Reload { at, ended, .. } => same(*at, ended, &stepped.ended)?,
+                RecordingEntry::Begin(_) | RecordingEntry::Gap { .. } => {}
             }
         }
         assert_eq!(reader.torn(), None);

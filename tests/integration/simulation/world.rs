@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use umawarden::journal::{Entry, Note};
+use umawarden::journal::{JournalEntry, Note};
 use umawarden::model::{
     Action, DecisionId, DecisionRecord, Event, Mode, Moment, Observation, Outcome, ProcessId,
     RuleId, Supervisor,
@@ -272,7 +272,7 @@ impl World {
         }
         self.process = Some(process);
         self.give_past();
-        self.kept.record(self.now, Entry::Note(Note { at, text: "started".to_owned() }));
+        self.kept.record(self.now, JournalEntry::Note(Note { at, text: "started".to_owned() }));
         self.next_sample = self.now;
         if resumes {
             self.sample();
@@ -350,7 +350,7 @@ impl World {
         let (seen, step) = process.step(clock.at);
         if let Some(resume_seq) = process.cursor(clock.at.uptime, &step.events, false) {
             let events = step.events.clone();
-            self.kept.record(self.now, Entry::KernelLog { boot_id, events, resume_seq });
+            self.kept.record(self.now, JournalEntry::KernelLog { boot_id, events, resume_seq });
         }
         for answer in step.answers.iter().filter(|answer| answer.refused.is_none()) {
             self.kept.order(self.now, answer.command.clone());
@@ -360,15 +360,15 @@ impl World {
         let checked = checked.and_then(|()| reported_once(process, &step.events));
         let checked = checked.and_then(|()| self.are_dead(&step.events));
         for change in step.alerts {
-            self.kept.record(self.now, Entry::Alert(change));
+            self.kept.record(self.now, JournalEntry::Alert(change));
         }
         for aim_check in step.aim_checks {
-            self.kept.record(self.now, Entry::AimCheck(aim_check));
+            self.kept.record(self.now, JournalEntry::AimCheck(aim_check));
         }
         for decision in step.decisions {
             self.decisions += 1;
             self.people.read(&decision);
-            self.kept.record(self.now, Entry::Decision(decision.clone()));
+            self.kept.record(self.now, JournalEntry::Decision(decision.clone()));
             if decision.is_act() {
                 self.has_grown(&decision)?;
                 self.have_done(decision);
@@ -396,7 +396,7 @@ impl World {
     }
 
     fn take_outcome(&mut self, outcome: Outcome) {
-        self.kept.record(self.now, Entry::Outcome(outcome.clone()));
+        self.kept.record(self.now, JournalEntry::Outcome(outcome.clone()));
         self.checker.kept(&outcome);
         if let Some(process) = &mut self.process {
             process.seen.push(Observation::Outcome(outcome));
@@ -496,9 +496,9 @@ impl World {
         } else {
             if let Some(resume_seq) = process.cursor(at.uptime, &[], true) {
                 let (boot_id, events) = (self.boot_id(), Vec::new());
-                self.kept.record(self.now, Entry::KernelLog { boot_id, events, resume_seq });
+                self.kept.record(self.now, JournalEntry::KernelLog { boot_id, events, resume_seq });
             }
-            self.kept.record(self.now, Entry::Note(Note { at, text: "stopped".to_owned() }));
+            self.kept.record(self.now, JournalEntry::Note(Note { at, text: "stopped".to_owned() }));
             if !self.kept.flush(self.now) {
                 let forgotten = self.kept.crash(self.now, chance);
                 self.checker.forget(&forgotten.decisions, &forgotten.aim_checks);

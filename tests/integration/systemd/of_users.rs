@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use umawarden::model::{
-    DeferredRestart, EngineUser, OutcomeResult, Requested, RestartLimits, RestartMatch, StartNeed,
+    DeferredRestart, EngineUser, OnRequest, OutcomeResult, RestartLimits, RestartMatch, StartNeed,
     Supervisor, Workload, WorkloadState,
 };
 
@@ -39,7 +39,7 @@ fn a_unit_of_a_user_is_reported_and_started_by_that_users_systemd() {
         unit.ended = usec(31);
     });
     let seen = world.ended();
-    assert_eq!(requested(&seen), Requested::No);
+    assert_eq!(requested(&seen), OnRequest::No);
     let WorkloadState::Ended(end) = &seen.state else { panic!() };
     assert_eq!(end.exit_code, Some(1));
     let stale = world.start(&seen, "12");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use umawarden::model::{EndedWorkload, Observation, Requested, Supervisor};
+use umawarden::model::{EndedWorkload, Observation, OnRequest, Supervisor};
 use umawarden::sources::deferred::{DeferredSetup, DeferredWatch};
 use umawarden::supervisors::systemd::Bus;
 use zbus::Variant;
@@ -115,7 +115,7 @@ fn a_service_that_systemd_restarts_at_once_has_ended() {
     world.ends((2, 9), "signal", usec(31));
     world.begins(usec(32));
     let report = world.ended();
-    assert_eq!((report.end.exit_code, report.end.requested), (Some(137), Requested::No));
+    assert_eq!((report.end.exit_code, report.end.requested), (Some(137), OnRequest::No));
     let lived = report.end.lived.unwrap().as_secs();
     assert!((29..=30).contains(&lived) && report.end.utc.is_some(), "{report:#?}");
     // The next life ends with another exit code, so its end is another one.
@@ -148,12 +148,12 @@ fn a_stopped_service_is_distinguished_from_one_that_exits() {
     // As vLLM does when its worker is killed.
     world.ends((1, 0), "success", usec(31));
     let report = world.ended();
-    assert_eq!((report.end.exit_code, report.end.requested), (Some(0), Requested::No));
+    assert_eq!((report.end.exit_code, report.end.requested), (Some(0), OnRequest::No));
     world.begins(usec(40));
     world.fake.takes_on("stop");
     world.ends((1, 0), "success", usec(50));
     let is_stopped = |_: &World, all: &[EndedWorkload]| {
-        all.iter().any(|report| report.end.requested == Requested::Yes)
+        all.iter().any(|report| report.end.requested == OnRequest::Yes)
     };
     world.until("stopped", is_stopped);
 }

@@ -6,21 +6,21 @@ use std::borrow::Cow;
 use super::LONGEST_LINE;
 
 /// A part of a line.
-struct Part<'a> {
+struct LinePart<'a> {
     /// The stamp and the stream, with their spaces.
     head: &'a str,
     is_last: bool,
     text: &'a str,
 }
 
-fn part(line: &str) -> Option<Part<'_>> {
+fn part(line: &str) -> Option<LinePart<'_>> {
     let (stamp, rest) = line.split_once(' ')?;
     let is_stamp = stamp.len() >= 19 && stamp.starts_with(|first: char| first.is_ascii_digit());
     let rest = rest.strip_prefix("stdout ").or_else(|| rest.strip_prefix("stderr "))?;
     let (tag, text) = rest.split_at_checked(2)?;
     let head = line.get(..line.len() - rest.len())?;
     let is_last = tag == "F ";
-    (is_stamp && (is_last || tag == "P ")).then_some(Part { head, is_last, text })
+    (is_stamp && (is_last || tag == "P ")).then_some(LinePart { head, is_last, text })
 }
 
 /// The text after `stdout F `.
@@ -40,7 +40,7 @@ impl Parts {
     pub(super) fn join<'a>(&mut self, line: &'a str) -> (Option<String>, Option<Cow<'a, str>>) {
         let part = part(line);
         match (self.begun.take(), part) {
-            (Some(begun), Some(Part { is_last, text, .. })) if begun.len() < LONGEST_LINE => {
+            (Some(begun), Some(LinePart { is_last, text, .. })) if begun.len() < LONGEST_LINE => {
                 let joined = begun + text;
                 if is_last {
                     return (None, Some(Cow::Owned(joined)));
@@ -48,7 +48,7 @@ impl Parts {
                 self.begun = Some(joined);
                 (None, None)
             }
-            (begun, Some(Part { head, is_last: false, text })) => {
+            (begun, Some(LinePart { head, is_last: false, text })) => {
                 self.begun = Some(format!("{head}F {text}"));
                 (begun, None)
             }

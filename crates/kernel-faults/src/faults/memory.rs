@@ -37,7 +37,7 @@ impl EventAssembler {
     /// Takes a failed allocation of pages.
     pub(super) fn feed_allocation(
         &mut self,
-        failure: &Failure<'_>,
+        failure: &AllocationFailure<'_>,
         line: &KernelLine<'_>,
         out: &mut Vec<LoggedEvent>,
     ) {
@@ -89,7 +89,7 @@ impl EventAssembler {
 
 /// A failed allocation of pages.
 #[derive(Debug, PartialEq)]
-pub(super) struct Failure<'a> {
+pub(super) struct AllocationFailure<'a> {
     /// `None`: the name may be in the line before.
     pub comm: Option<&'a str>,
     pub order: u32,
@@ -97,7 +97,7 @@ pub(super) struct Failure<'a> {
 
 /// Reads `comm: page allocation failure: order:N, mode:0x…`, its second half alone, or
 /// `comm: vmalloc error: size N, failed to allocate pages, mode:0x…`.
-pub(super) fn allocation_failure(text: &str) -> Option<Failure<'_>> {
+pub(super) fn allocation_failure(text: &str) -> Option<AllocationFailure<'_>> {
     if let Some(failure) = vmalloc(text) {
         return Some(failure);
     }
@@ -119,19 +119,19 @@ pub(super) fn allocation_failure(text: &str) -> Option<Failure<'_>> {
     };
     let is_comm = |comm: &str| fits_comm(comm) && !is_other_program(comm);
     (ended && comm.is_none_or(is_comm)).then_some(())?;
-    Some(Failure { comm, order: u32::try_from(order).ok()? })
+    Some(AllocationFailure { comm, order: u32::try_from(order).ok()? })
 }
 
 /// Only what lacks pages: `vm_struct allocation failed` is address space. Linux 4.10 to 5.12 write
 /// `comm: vmalloc: allocation failure, allocated 8192 of 20480 bytes`; older ones write it without
 /// the name, before the failure of a page.
-fn vmalloc(text: &str) -> Option<Failure<'_>> {
+fn vmalloc(text: &str) -> Option<AllocationFailure<'_>> {
     let (comm, rest) = of_vmalloc(text)?;
     if let Some(rest) = rest.strip_prefix(": allocation failure, allocated ") {
         let (_, rest) = number(rest)?;
         let (_, rest) = number(rest.strip_prefix(" of ")?)?;
         rest.starts_with(" bytes").then_some(())?;
-        return Some(Failure { comm: Some(comm), order: 0 });
+        return Some(AllocationFailure { comm: Some(comm), order: 0 });
     }
     let (_, rest) = number(rest.strip_prefix(" error: size ")?)?;
     let (order, rest) = match rest.strip_prefix(", page order ") {
@@ -139,7 +139,7 @@ fn vmalloc(text: &str) -> Option<Failure<'_>> {
         None => (0, rest),
     };
     rest.starts_with(", failed to allocate").then_some(())?;
-    Some(Failure { comm: Some(comm), order: u32::try_from(order).ok()? })
+    Some(AllocationFailure { comm: Some(comm), order: u32::try_from(order).ok()? })
 }
 
 /// The process in a line about vmalloc, and the text after that word.

@@ -6,14 +6,14 @@ use super::text::{fits_comm, identifier, number, pid, whole_pid};
 
 /// `INFO: task X:pid blocked for more than N seconds.`
 #[derive(Debug, PartialEq)]
-pub(super) struct Hung<'a> {
+pub(super) struct HungTaskLine<'a> {
     pub pid: u32,
     pub comm: &'a str,
     pub seconds: u64,
 }
 
 /// Reads the first line of a report.
-pub(super) fn hung(text: &str) -> Option<Hung<'_>> {
+pub(super) fn hung(text: &str) -> Option<HungTaskLine<'_>> {
     let rest = text.strip_prefix("INFO: task ")?;
     let at = rest
         .rfind(" blocked for more than ")
@@ -23,7 +23,7 @@ pub(super) fn hung(text: &str) -> Option<Hung<'_>> {
     let (seconds, end) = number(rest.get(at + length..)?)?;
     matches!(end.trim_end(), " seconds." | " seconds").then_some(())?;
     let (comm, task) = rest.get(..at)?.rsplit_once(':')?;
-    fits_comm(comm).then_some(Hung { pid: whole_pid(task)?, comm, seconds })
+    fits_comm(comm).then_some(HungTaskLine { pid: whole_pid(task)?, comm, seconds })
 }
 
 /// The owner of the lock, as the kernel reports it.

@@ -10,7 +10,7 @@ use super::decode::{Advice, Findings, Table, each, list, pairs, value};
 use super::engines::key_file;
 use super::measure::base_url;
 use super::reboot::absolute;
-use super::yaml::Node;
+use super::yaml::YamlNode;
 use crate::model::{
     AlertSending, AlertmanagerCredentials, AlertmanagerServer, AlertmanagerSettings, SecretSource,
     SentDecisions,
@@ -45,7 +45,7 @@ const MOST_VALUE_BYTES: usize = 256;
 const MOST_USERNAME_BYTES: usize = 256;
 
 /// Reads the block; `None` where there are mistakes.
-pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<AlertmanagerSettings> {
+pub(super) fn read(node: &YamlNode, findings: &mut Findings<'_>) -> Option<AlertmanagerSettings> {
     let table = Table::read_advised(node, "alertmanager", &KEYS, &ADVICE, findings)?;
     let usual = AlertmanagerSettings::default();
     let forget_after = table.read_or(
@@ -82,12 +82,12 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Alertmana
     Some(AlertmanagerSettings { forget_after: forget_after?, sending })
 }
 
-fn receive(node: &Node, usual: Duration, findings: &mut Findings<'_>) -> Option<Duration> {
+fn receive(node: &YamlNode, usual: Duration, findings: &mut Findings<'_>) -> Option<Duration> {
     let table = Table::read(node, "receive", &["forget_after"], findings)?;
     table.duration_or("forget_after", usual, MINUTE..=MINUTE * 60 * 24 * 7, findings)
 }
 
-fn servers(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<AlertmanagerServer>> {
+fn servers(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<AlertmanagerServer>> {
     let entries = list(node, "send", findings)?;
     if entries.is_empty() || entries.len() > MOST_SERVERS {
         findings
@@ -104,7 +104,7 @@ fn servers(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<AlertmanagerS
     Some(servers)
 }
 
-fn server(node: &Node, findings: &mut Findings<'_>) -> Option<AlertmanagerServer> {
+fn server(node: &YamlNode, findings: &mut Findings<'_>) -> Option<AlertmanagerServer> {
     let what = "an entry of send";
     let table = Table::read_advised(node, what, &SERVER_KEYS, &SERVER_ADVICE, findings)?;
     let Some(url) = table.get("url") else {
@@ -173,7 +173,7 @@ fn username(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn labels(node: &Node, findings: &mut Findings<'_>) -> Option<BTreeMap<Arc<str>, Arc<str>>> {
+fn labels(node: &YamlNode, findings: &mut Findings<'_>) -> Option<BTreeMap<Arc<str>, Arc<str>>> {
     let entries = pairs(node, "labels", findings)?;
     if entries.len() > MOST_LABELS {
         findings.add(node.span.clone(), format!("more than {MOST_LABELS} labels"));

@@ -8,7 +8,7 @@ use promql_rules::is_label_name;
 
 use super::decode::{Advice, Findings, Table, each, list, value};
 use super::measure::{duration_within, path, written};
-use super::yaml::Node;
+use super::yaml::YamlNode;
 pub use crate::model::MOST_PEERS;
 use crate::model::{Access, ClusterSettings, Credentials, PeerAddress, PrometheusServer, TlsFiles};
 
@@ -58,7 +58,7 @@ const LONGEST_USUAL_TIMEOUT: Duration = Duration::from_secs(5);
 const LEAST_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Reads the block; `None` where there are mistakes.
-pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<ClusterSettings> {
+pub(super) fn read(node: &YamlNode, findings: &mut Findings<'_>) -> Option<ClusterSettings> {
     let table = Table::read_advised(node, "cluster", &KEYS, &ADVICE, findings)?;
     let is_asked = ["peers", "dns", "file_sd", "prometheus"].map(|key| table.key(key).is_some());
     if !is_asked.contains(&true) {
@@ -128,7 +128,7 @@ fn addresses(
     }
     let what = format!("an entry of {key}");
     let address =
-        |node: &Node, findings: &mut Findings<'_>| value(node, &what, str::parse, findings);
+        |node: &YamlNode, findings: &mut Findings<'_>| value(node, &what, str::parse, findings);
     let peers: Vec<PeerAddress> = each(entries, findings, address)?;
     for (index, (peer, node)) in peers.iter().zip(entries).enumerate() {
         if peers[..index].contains(peer) {
@@ -183,7 +183,7 @@ fn times(
     Some((interval, timeout.unwrap_or((interval * 4 / 5).min(LONGEST_USUAL_TIMEOUT))))
 }
 
-fn prometheus(node: &Node, findings: &mut Findings<'_>) -> Option<PrometheusServer> {
+fn prometheus(node: &YamlNode, findings: &mut Findings<'_>) -> Option<PrometheusServer> {
     const EXAMPLE: &str = "write prometheus: {url: \"http://prometheus:9090\"}";
     let table = Table::read(node, "prometheus", &PROMETHEUS_KEYS, findings)?;
     let Some(url) = table.get("url") else {
@@ -263,7 +263,7 @@ fn access(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Access> {
     Some(Access { tls: tls?, credentials })
 }
 
-fn tls(node: &Node, findings: &mut Findings<'_>) -> Option<TlsFiles> {
+fn tls(node: &YamlNode, findings: &mut Findings<'_>) -> Option<TlsFiles> {
     let keys = ["ca_file", "cert_file", "key_file", "server_name"];
     let table = Table::read(node, "tls", &keys, findings)?;
     let ca = table.value_optional("ca_file", path, findings);
@@ -283,7 +283,7 @@ fn tls(node: &Node, findings: &mut Findings<'_>) -> Option<TlsFiles> {
     Some(TlsFiles { ca: ca?, own, server_name: server_name?.map(|name| name.to_string()) })
 }
 
-fn basic(node: &Node, findings: &mut Findings<'_>) -> Option<Credentials> {
+fn basic(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Credentials> {
     const EXAMPLE: &str =
         "write basic_auth: {username: umawarden, password_file: /etc/umawarden/password}";
     let table = Table::read(node, "basic_auth", &["username", "password_file"], findings)?;

@@ -8,7 +8,7 @@ use glob::Pattern;
 
 use super::decode::{self, Findings, Table, each, list, pairs, value};
 use super::measure::duration_within;
-use super::yaml::{Content, Node};
+use super::yaml::{Content, YamlNode};
 use crate::model::{DeclaredEngine, EngineKeys, EngineMatch, EngineUser, SecretSource};
 
 const KEYS: [&str; 10] = [
@@ -46,7 +46,7 @@ const SHORTEST_STUCK: Duration = Duration::from_secs(10);
 const LONGEST_STUCK: Duration = Duration::from_secs(86_400);
 
 /// Reads the list; `None` where it has mistakes.
-pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<DeclaredEngine>> {
+pub(super) fn read(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<DeclaredEngine>> {
     let entries = list(node, "engines", findings)?;
     if entries.len() > MOST_ENGINES {
         findings.add(node.span.clone(), format!("more than {MOST_ENGINES} engines"));
@@ -63,7 +63,7 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<Decla
     Some(engines)
 }
 
-fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredEngine> {
+fn engine(node: &YamlNode, findings: &mut Findings<'_>) -> Option<DeclaredEngine> {
     let what = "an entry of engines";
     let advice: &[decode::Advice] = &[(&MATCH_KEYS, "it belongs to match"), NO_SECRETS];
     let table = Table::read_advised(node, what, &KEYS, advice, findings)?;
@@ -173,7 +173,7 @@ fn variable(text: &str) -> Result<SecretSource, String> {
         .ok_or_else(|| "write the name of a variable, and not the key: SGLANG_API_KEY".to_owned())
 }
 
-fn matches(node: &Node, findings: &mut Findings<'_>) -> Option<EngineMatch> {
+fn matches(node: &YamlNode, findings: &mut Findings<'_>) -> Option<EngineMatch> {
     let table = Table::read(node, "match", &MATCH_KEYS, findings)?;
     let labels = table.read_or("label", Vec::new(), labels, findings);
     let mut read = |key: &str, read: fn(&str) -> Result<Arc<str>, String>| {
@@ -202,7 +202,7 @@ fn matches(node: &Node, findings: &mut Findings<'_>) -> Option<EngineMatch> {
 }
 
 /// `key=value` as Docker writes it, or several as `{key: value}`; a key alone is any value.
-fn labels(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<(Arc<str>, Arc<str>)>> {
+fn labels(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<(Arc<str>, Arc<str>)>> {
     if let Content::Map(_) = node.content {
         let entries = pairs(node, "label", findings)?;
         if entries.len() > MOST_LABELS {
@@ -271,7 +271,7 @@ fn comm(text: &str) -> Result<Arc<str>, String> {
     glob(text)
 }
 
-fn model_files(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<Arc<str>>> {
+fn model_files(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<Arc<str>>> {
     let read = |text: &str| {
         if !text.starts_with('/') {
             return Err(format!("\"{text}\" does not begin with /"));

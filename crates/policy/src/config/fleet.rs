@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::decode::{self, Findings, Table};
 use super::measure::duration_within;
-use super::yaml::Node;
+use super::yaml::YamlNode;
 use crate::policy::guard::{FleetLimit, FleetLimits, FleetShare, LONGEST_FLEET_PER};
 
 const KEYS: [&str; 2] = ["stop_engine", "drop_caches"];
@@ -27,7 +27,7 @@ pub(super) const fn usual_limits() -> FleetLimits {
     FleetLimits { stop_engine: Some(USUAL_STOPS), drop_caches: None }
 }
 
-pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<FleetLimits> {
+pub(super) fn read(node: &YamlNode, findings: &mut Findings<'_>) -> Option<FleetLimits> {
     let table = Table::read(node, "fleet", &KEYS, findings)?;
     let usual = usual_limits();
     let stop_engine = limit_of(&table, "stop_engine", usual.stop_engine, findings);
@@ -41,11 +41,11 @@ fn limit_of(
     usual: Option<FleetLimit>,
     findings: &mut Findings<'_>,
 ) -> Option<Option<FleetLimit>> {
-    let read = |node: &Node, findings: &mut Findings<'_>| limit(node, key, findings).map(Some);
+    let read = |node: &YamlNode, findings: &mut Findings<'_>| limit(node, key, findings).map(Some);
     table.read_or(key, usual, read, findings)
 }
 
-fn limit(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<FleetLimit> {
+fn limit(node: &YamlNode, what: &str, findings: &mut Findings<'_>) -> Option<FleetLimit> {
     if node.text().is_some() {
         decode::wrong_kind(node, what, decode::MAPPING, findings).hint(format!("write {EXAMPLE}"));
         return None;

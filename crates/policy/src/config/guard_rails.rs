@@ -12,7 +12,7 @@ use super::decode::{self, Findings, Table};
 use super::fleet;
 use super::measure::duration_within;
 use super::mistake::Mistake;
-use super::yaml::{Content, Node};
+use super::yaml::{Content, YamlNode};
 use crate::model::{Grade, Grades, RebootSettings};
 use crate::policy::guard::{
     AtMost, BreakerLimit, DAY_MINUTES, Glob, GuardRails, MOST_TIMES, MaintenanceWindow, Protected,
@@ -61,7 +61,7 @@ pub struct NamedAlert {
 
 impl NamedAlert {
     /// An alert that is named at that node.
-    pub fn at(alert: Arc<str>, node: &Node, findings: &Findings<'_>) -> Self {
+    pub fn at(alert: Arc<str>, node: &YamlNode, findings: &Findings<'_>) -> Self {
         let text = format!("no rule has the alert \"{alert}\"");
         let unknown = findings.source().mistake(node.span.clone(), text);
         Self { alert, unknown }
@@ -80,7 +80,7 @@ impl NamedAlert {
 
 /// Reads the block, and which alerts it names. `has_cluster`: whether this node is in one.
 pub fn read(
-    node: &Node,
+    node: &YamlNode,
     has_cluster: bool,
     findings: &mut Findings<'_>,
 ) -> Option<(GuardRails, Vec<NamedAlert>)> {
@@ -134,7 +134,7 @@ pub fn read_table(
 }
 
 /// Reads `enforce`: the grades that are enforced.
-pub fn grades(node: &Node, findings: &mut Findings<'_>) -> Option<Grades> {
+pub fn grades(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Grades> {
     if !matches!(node.content, Content::List(_)) {
         decode::wrong_kind(node, "enforce", "a list of grades", findings)
             .hint("write enforce: [notice, evict, drop]");
@@ -150,7 +150,7 @@ pub fn grades(node: &Node, findings: &mut Findings<'_>) -> Option<Grades> {
 /// Notes a window that does not exist.
 fn check_window(
     name: &str,
-    node: &Node,
+    node: &YamlNode,
     windows: &[MaintenanceWindow],
     findings: &mut Findings<'_>,
 ) {
@@ -183,7 +183,7 @@ pub fn names(table: &Table<'_>, key: &str, findings: &mut Findings<'_>) -> Optio
 }
 
 /// The names in a list like that of [`names`], each with its node.
-pub fn named(node: &Node) -> Vec<(Arc<str>, &Node)> {
+pub fn named(node: &YamlNode) -> Vec<(Arc<str>, &YamlNode)> {
     match &node.content {
         Content::List(entries) => {
             entries.iter().filter_map(|entry| Some((Arc::from(entry.text()?), &**entry))).collect()
@@ -192,7 +192,7 @@ pub fn named(node: &Node) -> Vec<(Arc<str>, &Node)> {
     }
 }
 
-fn name(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<Arc<str>> {
+fn name(node: &YamlNode, what: &str, findings: &mut Findings<'_>) -> Option<Arc<str>> {
     let read = |text: &str| {
         if text.trim().is_empty() {
             Err("a name cannot be empty".to_owned())
@@ -207,7 +207,7 @@ fn name(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<Arc<str>
 
 /// So many times in so long.
 pub fn at_most(
-    node: &Node,
+    node: &YamlNode,
     what: &str,
     example: &str,
     findings: &mut Findings<'_>,
@@ -249,7 +249,7 @@ fn times(text: &str) -> Result<u32, String> {
 }
 
 /// After how many misses a remedy is stopped, and for how long.
-pub fn breaker(node: &Node, findings: &mut Findings<'_>) -> Option<BreakerLimit> {
+pub fn breaker(node: &YamlNode, findings: &mut Findings<'_>) -> Option<BreakerLimit> {
     if node.text().is_some() {
         decode::wrong_kind(node, "breaker", decode::MAPPING, findings)
             .hint("write breaker: {misses: 3, reset_after: 1h}; misses: 0 never stops it");
@@ -270,7 +270,7 @@ pub fn breaker(node: &Node, findings: &mut Findings<'_>) -> Option<BreakerLimit>
     Some(BreakerLimit { misses: misses?, reset_after: reset_after? })
 }
 
-fn globs(node: &Node, key: &str, findings: &mut Findings<'_>) -> Option<Vec<Glob>> {
+fn globs(node: &YamlNode, key: &str, findings: &mut Findings<'_>) -> Option<Vec<Glob>> {
     let entries = decode::list(node, key, findings)?;
     if entries.len() > MOST_PATTERNS {
         findings.add(node.span.clone(), format!("{key} has more than {MOST_PATTERNS} patterns"));
@@ -280,7 +280,7 @@ fn globs(node: &Node, key: &str, findings: &mut Findings<'_>) -> Option<Vec<Glob
     decode::each(entries, findings, |node, findings| glob(node, &what, findings))
 }
 
-fn protect(node: &Node, findings: &mut Findings<'_>) -> Option<Protected> {
+fn protect(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Protected> {
     let keys = ["processes", "units", "containers", "namespaces", "pod_labels", "labels"];
     let table = Table::read(node, "protect", &keys, findings)?;
     let mut globs = |key: &str, default: Vec<Glob>| {
@@ -303,11 +303,15 @@ fn protect(node: &Node, findings: &mut Findings<'_>) -> Option<Protected> {
     })
 }
 
-fn glob(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<Glob> {
+fn glob(node: &YamlNode, what: &str, findings: &mut Findings<'_>) -> Option<Glob> {
     decode::value(node, what, |text| Glob::try_from(text.to_owned()), findings)
 }
 
-fn labels(node: &Node, key: &str, findings: &mut Findings<'_>) -> Option<Vec<(Arc<str>, Glob)>> {
+fn labels(
+    node: &YamlNode,
+    key: &str,
+    findings: &mut Findings<'_>,
+) -> Option<Vec<(Arc<str>, Glob)>> {
     let mut labels = Some(Vec::new());
     for (name, _, value) in decode::pairs(node, key, findings)? {
         match (glob(value, &format!("{key}.{name}"), findings), &mut labels) {
@@ -318,7 +322,7 @@ fn labels(node: &Node, key: &str, findings: &mut Findings<'_>) -> Option<Vec<(Ar
     labels
 }
 
-fn windows(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<MaintenanceWindow>> {
+fn windows(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<MaintenanceWindow>> {
     let entries = decode::list(node, "maintenance_windows", findings)?;
     if let Some(excess) = entries.get(MOST_WINDOWS) {
         let message = format!("there are more than {MOST_WINDOWS} maintenance windows");
@@ -337,7 +341,7 @@ fn windows(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<MaintenanceWi
     })
 }
 
-fn window(node: &Node, findings: &mut Findings<'_>) -> Option<MaintenanceWindow> {
+fn window(node: &YamlNode, findings: &mut Findings<'_>) -> Option<MaintenanceWindow> {
     let what = "a maintenance window";
     let keys = ["name", "days", "from", "to", "time_zone"];
     let table = Table::read(node, what, &keys, findings)?;
@@ -383,7 +387,7 @@ fn time_of_day(text: &str) -> Result<u16, String> {
 }
 
 /// Days and spans of days, `[mon-fri, sunday]`, as numbers from Monday, 1.
-fn days(node: &Node, findings: &mut Findings<'_>) -> Option<BTreeSet<i8>> {
+fn days(node: &YamlNode, findings: &mut Findings<'_>) -> Option<BTreeSet<i8>> {
     let entries = decode::list(node, "days", findings)?;
     if entries.is_empty() {
         findings.add(node.span.clone(), "days is empty").hint("remove it for every day");

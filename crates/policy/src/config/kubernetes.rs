@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::decode::{self, Advice, Findings, Table, each, list};
 use super::guard_rails::NamedAlert;
 use super::measure::{daemon_set, node_name, path};
-use super::yaml::{Content, Node};
-use crate::model::{Drain, KubernetesAccess, KubernetesSettings, NodeCondition};
+use super::yaml::{Content, YamlNode};
+use crate::model::{DrainMode, KubernetesAccess, KubernetesSettings, NodeCondition};
 
 const KEYS: [&str; 8] = [
     "node",
@@ -31,7 +31,7 @@ const MOST_ALERTS: usize = 100;
 
 /// Reads the section, and which alerts it names.
 pub(super) fn read(
-    node: &Node,
+    node: &YamlNode,
     findings: &mut Findings<'_>,
 ) -> Option<(KubernetesSettings, Vec<NamedAlert>)> {
     if let Some(text) = node.text() {
@@ -54,7 +54,7 @@ pub(super) fn read(
     };
     let events = boolean("events", usual.events, findings);
     let extended_resource = boolean("extended_resource", usual.extended_resource, findings);
-    let drain = table.choice_or("drain", usual.drain, &Drain::CHOICES, findings);
+    let drain = table.choice_or("drain", usual.drain, &DrainMode::CHOICES, findings);
     let bounds = MINUTE..=MINUTE * 60 * 24;
     let drain_for = table.duration_or("drain_for", usual.drain_for, bounds, findings);
     let (conditions, named) = conditions?;
@@ -72,7 +72,7 @@ pub(super) fn read(
 
 /// `true` for the usual ones, `false` for none, or alerts by condition.
 fn conditions(
-    node: &Node,
+    node: &YamlNode,
     findings: &mut Findings<'_>,
 ) -> Option<(Vec<NodeCondition>, Vec<NamedAlert>)> {
     let Content::Map(written) = &node.content else {
@@ -121,7 +121,7 @@ fn conditions(
 const OF_KUBELET: [&str; 5] =
     ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"];
 
-fn alert_names(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<NamedAlert>> {
+fn alert_names(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<NamedAlert>> {
     let entries = list(node, "the alerts of a condition", findings)?;
     if entries.is_empty() || entries.len() > MOST_ALERTS {
         let message = format!("a condition has 1 to {MOST_ALERTS} alerts");
@@ -150,7 +150,7 @@ mod tests {
         let settings = read("kubernetes: {}").unwrap().kubernetes.unwrap();
         assert_eq!(settings, KubernetesSettings::default());
         assert!(settings.events && !settings.extended_resource);
-        assert_eq!(settings.drain, Drain::None);
+        assert_eq!(settings.drain, DrainMode::None);
         let kinds: Vec<&str> = settings.conditions.iter().map(|one| &*one.kind).collect();
         assert_eq!(kinds, ["UnifiedMemoryPressure", "UnifiedMemoryLeaked", "GpuDriverWedged"]);
     }
@@ -176,7 +176,7 @@ mod tests {
             }],
             events: false,
             extended_resource: true,
-            drain: Drain::Evict,
+            drain: DrainMode::Evict,
             drain_for: MINUTE * 5,
         };
         assert_eq!(file.kubernetes, Some(expected));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::decode::{self, Findings, Table};
 use super::measure::node_name;
 use super::mistake::Mistake;
-use super::yaml::Node;
+use super::yaml::YamlNode;
 use crate::model::{Grade, Mode};
 use crate::policy::rule::{Rule, RuleSet};
 
@@ -54,7 +54,7 @@ fn reboots(rule: &Rule) -> bool {
 }
 
 /// Reads it; `None` where there are mistakes.
-pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<NvsentinelSettings> {
+pub(super) fn read(node: &YamlNode, findings: &mut Findings<'_>) -> Option<NvsentinelSettings> {
     if node.text().is_some() {
         decode::wrong_kind(node, "nvsentinel", decode::MAPPING, findings).hint(EXAMPLE);
         return None;

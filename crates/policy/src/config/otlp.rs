@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::decode::{self, Findings, Table, choice, each, list, pairs, value};
 use super::measure::path;
-use super::yaml::Node;
+use super::yaml::YamlNode;
 use crate::model::Signal;
 
 const KEYS: [&str; 7] =
@@ -80,7 +80,7 @@ pub fn endpoint(text: &str) -> Result<String, String> {
 }
 
 /// Reads it; `None` where there are mistakes.
-pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<OtlpSettings> {
+pub(super) fn read(node: &YamlNode, findings: &mut Findings<'_>) -> Option<OtlpSettings> {
     if node.text().is_some() {
         decode::wrong_kind(node, "otlp", decode::MAPPING, findings).hint(EXAMPLE);
         return None;
@@ -112,7 +112,7 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<OtlpSetti
     Some(settings)
 }
 
-fn signals(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<Signal>> {
+fn signals(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<Signal>> {
     let entries = list(node, "signals", findings)?;
     if entries.is_empty() {
         findings
@@ -128,13 +128,13 @@ fn signals(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<Signal>> {
     Some(signals)
 }
 
-fn attributes(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<(String, String)>> {
+fn attributes(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<(String, String)>> {
     let entries = pairs(node, "resource", findings)?;
     if entries.len() > MOST_ATTRIBUTES {
         findings.add(node.span.clone(), format!("more than {MOST_ATTRIBUTES} attributes"));
         return None;
     }
-    let attribute = |(name, _, node): (&str, &Node, &Node)| {
+    let attribute = |(name, _, node): (&str, &YamlNode, &YamlNode)| {
         Some((name.to_owned(), value(node, name, attribute, findings)?))
     };
     entries.into_iter().map(attribute).collect()

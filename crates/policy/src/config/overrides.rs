@@ -16,7 +16,7 @@ use super::decode::{self, Advice, Findings, Table};
 use super::guard_rails::{NamedAlert, named, unknown_window};
 use super::mistake::Mistake;
 use super::rules::read_rails;
-use super::yaml::{Content, Node};
+use super::yaml::{Content, YamlNode};
 use crate::model::{Mode, RuleId};
 use crate::policy::guard::Rails;
 use crate::policy::rule::{Overridden, OverrideKey, Rule, RuleGroup, RuleSet};
@@ -63,7 +63,7 @@ pub struct WrittenOverride {
 }
 
 /// Reads the mapping of names and changes.
-pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<WrittenOverride>> {
+pub(super) fn read(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<WrittenOverride>> {
     if !matches!(node.content, Content::Map(_)) {
         decode::wrong_kind(node, "rules", decode::MAPPING, findings).hint(
             "write rule_files: [shipped, my.yaml] to load files, and rules: {GROUP/ALERT: {mode: \
@@ -80,8 +80,8 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<Writt
 
 fn entry(
     name: &str,
-    key: &Node,
-    value: &Node,
+    key: &YamlNode,
+    value: &YamlNode,
     findings: &mut Findings<'_>,
 ) -> Option<WrittenOverride> {
     let table = Table::read_advised(value, name, &OverrideKey::NAMES, &ADVICE, findings)?;
@@ -102,7 +102,7 @@ fn entry(
     let keep_firing_for = delay("keep_firing_for", findings);
     let rails = read_rails(&table, findings);
     let source = findings.source();
-    let mistake = |node: &Node, text: String| source.mistake(node.span.clone(), text);
+    let mistake = |node: &YamlNode, text: String| source.mistake(node.span.clone(), text);
     let at = mistake(key, String::new());
     let names = |key: &str| table.get(key).into_iter().flat_map(named).collect::<Vec<_>>();
     let windows = [names("only_in"), names("never_in")].concat().into_iter();
@@ -152,7 +152,7 @@ pub fn apply(
         mistakes.extend(written.names(rules));
         let wrong = |message: String| written.at.saying(message);
         match written.change.apply(rules) {
-            Err(Refusal { message, hint }) => mistakes.push(wrong(message).hint(hint)),
+            Err(OverrideRefusal { message, hint }) => mistakes.push(wrong(message).hint(hint)),
             Ok(unchanged) => idle.extend(unchanged.into_iter().map(wrong)),
         }
     }
@@ -218,17 +218,17 @@ fn stem(file: &Path) -> Option<&str> {
 }
 
 /// Why a rule cannot be changed.
-struct Refusal {
+struct OverrideRefusal {
     message: String,
     hint: String,
 }
 
 impl RuleOverride {
     /// Changes the rule, and returns in words what that changes nothing of.
-    fn apply(&self, rules: &mut RuleSet) -> Result<Vec<String>, Refusal> {
+    fn apply(&self, rules: &mut RuleSet) -> Result<Vec<String>, OverrideRefusal> {
         let id = self.find(rules)?;
         if let Some(other) = rules.overridden.get(&id) {
-            return Err(Refusal {
+            return Err(OverrideRefusal {
                 message: format!("{id} has two overrides"),
                 hint: format!("write the keys of both into the one in {}", other.place),
             });
@@ -246,7 +246,7 @@ impl RuleOverride {
                     continue;
                 }
                 let message = format!("{} has no remedy, and so no {}", rule.id, key.name());
-                return Err(Refusal { message, hint: format!("remove {}", key.name()) });
+                return Err(OverrideRefusal { message, hint: format!("remove {}", key.name()) });
             }
             let before = rule.clone();
             self.set(*key, rule);
@@ -266,13 +266,13 @@ impl RuleOverride {
     }
 
     /// The one rule that it names.
-    fn find(&self, rules: &RuleSet) -> Result<RuleId, Refusal> {
+    fn find(&self, rules: &RuleSet) -> Result<RuleId, OverrideRefusal> {
         match meant(&self.rule, rules).as_slice() {
             [only] => Ok((*only).clone()),
             [] => Err(self.unknown(rules)),
             several => {
                 let names: Vec<String> = several.iter().map(ToString::to_string).collect();
-                Err(Refusal {
+                Err(OverrideRefusal {
                     message: format!("\"{}\" names {} rules", self.rule, several.len()),
                     hint: format!("write {}", names.join(" or ")),
                 })
@@ -332,7 +332,7 @@ impl RuleOverride {
         }
     }
 
-    fn unknown(&self, rules: &RuleSet) -> Refusal {
+    fn unknown(&self, rules: &RuleSet) -> OverrideRefusal {
         let name = &self.rule;
         let alert = name.rsplit('/').next().unwrap_or(name);
         let all = rules.groups.iter().flat_map(|group| &group.rules);
@@ -342,7 +342,7 @@ impl RuleOverride {
         let is_off =
             |id: &RuleId| id.to_string() == *name || (same.is_none() && *id.alert == *alert);
         if let Some(off) = rules.shipped_off.iter().find(|off| is_off(&off.id)) {
-            return Refusal {
+            return OverrideRefusal {
                 message: format!("the shipped rule {} is off", off.id),
                 hint: "write rule_files: [shipped, …], or remove this override".to_owned(),
             };
@@ -352,7 +352,7 @@ impl RuleOverride {
             None => did_you_mean(name, ids.iter().map(|(id, _)| &**id))
                 .unwrap_or_else(|| "`umawarden rules print` lists the rules".to_owned()),
         };
-        Refusal { message: format!("there is no rule \"{name}\""), hint }
+        OverrideRefusal { message: format!("there is no rule \"{name}\""), hint }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::decode::{self, Advice, Findings, Table, each, list, value};
 use super::guard_rails::{NamedAlert, at_most};
 use super::measure::{base_url, duration_within};
-use super::yaml::{Content, Node};
+use super::yaml::{Content, YamlNode};
 use crate::model::{
     EnginesRule, LoggedInRule, RebootBudget, RebootLock, RebootSettings, RebootWay,
 };
@@ -53,7 +53,7 @@ const LONGEST_NAME: usize = 255;
 
 /// Ways by name.
 #[derive(Clone, Copy)]
-enum Way {
+enum RebootWayName {
     Logind,
     Sentinel,
     Command,
@@ -61,7 +61,7 @@ enum Way {
 
 /// Reads the block, and which alerts it names.
 pub(super) fn read(
-    node: &Node,
+    node: &YamlNode,
     findings: &mut Findings<'_>,
 ) -> Option<(RebootSettings, Vec<NamedAlert>)> {
     let table = Table::read_advised(node, "reboot", &KEYS, &ADVICE, findings)?;
@@ -100,8 +100,12 @@ pub(super) fn read(
 }
 
 fn way(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RebootWay> {
-    let names = [("logind", Way::Logind), ("sentinel", Way::Sentinel), ("command", Way::Command)];
-    let way = table.choice_or("way", Way::Logind, &names, findings)?;
+    let names = [
+        ("logind", RebootWayName::Logind),
+        ("sentinel", RebootWayName::Sentinel),
+        ("command", RebootWayName::Command),
+    ];
+    let way = table.choice_or("way", RebootWayName::Logind, &names, findings)?;
     let mut idle = |key: &str, name: &str| {
         if let Some(found) = table.key(key) {
             findings
@@ -109,22 +113,22 @@ fn way(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RebootWay> {
                 .hint(format!("write way: {name}, or remove {key}"));
         }
     };
-    if !matches!(way, Way::Command) {
+    if !matches!(way, RebootWayName::Command) {
         idle("command", "command");
     }
-    if !matches!(way, Way::Sentinel) {
+    if !matches!(way, RebootWayName::Sentinel) {
         idle("sentinel_file", "sentinel");
     }
     match way {
-        Way::Logind => Some(RebootWay::Logind),
-        Way::Sentinel => {
+        RebootWayName::Logind => Some(RebootWay::Logind),
+        RebootWayName::Sentinel => {
             let file = match table.get("sentinel_file") {
                 Some(node) => value(node, "sentinel_file", absolute, findings)?,
                 None => DEFAULT_SENTINEL.into(),
             };
             Some(RebootWay::Sentinel { file })
         }
-        Way::Command => command(table, findings),
+        RebootWayName::Command => command(table, findings),
     }
 }
 
@@ -167,9 +171,9 @@ fn command(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RebootWay> 
 }
 
 /// One bound, or several.
-fn budgets(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<RebootBudget>> {
+fn budgets(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<RebootBudget>> {
     const EXAMPLE: &str = "at_most: [{times: 1, per: 6h}, {times: 3, per: 7d}]";
-    let read = |node: &Node, findings: &mut Findings<'_>| {
+    let read = |node: &YamlNode, findings: &mut Findings<'_>| {
         let bound = at_most(node, "at_most", EXAMPLE, findings)?;
         Some(RebootBudget { times: bound.times, per: bound.per })
     };
@@ -205,7 +209,7 @@ fn sysrq(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Option<Durati
     }
 }
 
-fn lock(node: &Node, findings: &mut Findings<'_>) -> Option<RebootLock> {
+fn lock(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RebootLock> {
     const EXAMPLE: &str = "write lock: {url: \"http://lock:8080\", group: default}";
     if node.text().is_some() {
         decode::wrong_kind(node, "lock", decode::MAPPING, findings).hint(EXAMPLE);
@@ -240,7 +244,10 @@ fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn alerts(node: &Node, findings: &mut Findings<'_>) -> Option<(Vec<Arc<str>>, Vec<NamedAlert>)> {
+fn alerts(
+    node: &YamlNode,
+    findings: &mut Findings<'_>,
+) -> Option<(Vec<Arc<str>>, Vec<NamedAlert>)> {
     let entries = list(node, "blocked_by", findings)?;
     if entries.len() > MOST_ALERTS {
         findings.add(node.span.clone(), format!("blocked_by names more than {MOST_ALERTS} alerts"));

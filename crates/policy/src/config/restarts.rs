@@ -10,7 +10,7 @@ use super::decode::{self, Advice, Findings, Table, each, list, value};
 use super::engines;
 use super::guard_rails::at_most;
 use super::measure::size_bytes;
-use super::yaml::Node;
+use super::yaml::YamlNode;
 use crate::model::{DeclaredRestart, Mode, RestartLimits, RestartMatch, StartNeed, pool_names};
 use crate::policy::guard::AtMost;
 
@@ -47,7 +47,7 @@ const LEAST_NEED: u64 = 1 << 20;
 const MOST_DEATHS: u32 = 1_000;
 
 /// Reads the list; `None` where it has mistakes.
-pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<DeclaredRestart>> {
+pub(super) fn read(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<DeclaredRestart>> {
     let entries = list(node, "restarts", findings)?;
     if entries.len() > MOST_ENTRIES {
         findings.add(node.span.clone(), format!("more than {MOST_ENTRIES} entries of restarts"));
@@ -70,7 +70,7 @@ pub(super) fn read(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<Decla
     Some(found)
 }
 
-fn entry(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredRestart> {
+fn entry(node: &YamlNode, findings: &mut Findings<'_>) -> Option<DeclaredRestart> {
     let what = "an entry of restarts";
     let table = Table::read_advised(node, what, &KEYS, &ADVICE, findings)?;
     let matches = matches(&table, findings);
@@ -162,7 +162,7 @@ fn limits(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RestartLimit
 }
 
 fn back_off(
-    node: &Node,
+    node: &YamlNode,
     usual: &RestartLimits,
     findings: &mut Findings<'_>,
 ) -> Option<(Duration, Duration)> {

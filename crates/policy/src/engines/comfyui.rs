@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::command_line::{ProcessRole, Program};
-use super::emptying::{Emptying, GivesBack, Refusal};
+use super::emptying::{Emptying, EmptyingRefusal, ReclaimMethod};
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use crate::model::{EngineKind, EngineLoad, Reading, counted};
 
@@ -20,7 +20,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     host_options: &["--listen"],
     health: &[HealthPath::of("/system_stats")],
     load: &[LoadSource { path: QUEUE, read: queue }],
-    gives_back: GivesBack::By(|emptying, _| empty(emptying)),
+    gives_back: ReclaimMethod::By(|emptying, _| empty(emptying)),
     ..EngineFacts::new(EngineKind::ComfyUi)
 };
 
@@ -48,15 +48,15 @@ const QUERY_TAKES: Duration = Duration::from_secs(2);
 const FREEING_TAKES: Duration = Duration::from_secs(5);
 
 /// Has it free everything once the prompt that runs has ended; the next one loads it again.
-fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
+fn empty(emptying: &Emptying<'_>) -> Result<String, EmptyingRefusal> {
     let calls = emptying.calls;
     let answer = calls.get(QUEUE, None, QUERY_TAKES)?;
     let load = queue(&answer.text()).filter(|_| answer.is_success());
-    let load = load.ok_or_else(|| Refusal::Unreadable(QUEUE.to_owned()))?;
+    let load = load.ok_or_else(|| EmptyingRefusal::Unreadable(QUEUE.to_owned()))?;
     let body = json!({"unload_models": true, "free_memory": true});
     let answer = calls.post(FREE, Some(&body), None, FREEING_TAKES)?;
     if !answer.is_success() {
-        return Err(Refusal::of(FREE, &answer, false, "ComfyUI has none"));
+        return Err(EmptyingRefusal::of(FREE, &answer, false, "ComfyUI has none"));
     }
     Ok(match load.requests().value() {
         None | Some(0) => "/free answered 200".to_owned(),

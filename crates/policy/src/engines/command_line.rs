@@ -17,7 +17,7 @@ pub enum ProcessRole {
 
 /// Address, port and model of an engine, from its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Serving {
+pub struct ServingArguments {
     /// `--host`.
     pub host: Option<String>,
     /// `--port`, else the engine's default.
@@ -46,12 +46,12 @@ impl EnginePart {
     pub(super) const WHOLE: Self = Self { rank: None, is_headless: false, name: None };
 }
 
-impl Serving {
+impl ServingArguments {
     pub(super) const NONE: Self =
         Self { host: None, port: None, model: None, arguments: None, part: EnginePart::WHOLE };
 }
 
-impl Serving {
+impl ServingArguments {
     /// From environment variables with the names of host, port and model; "" means none.
     pub(super) fn of_environment(
         variable: &Variable<'_>,
@@ -159,11 +159,11 @@ pub fn recognise(
 }
 
 /// How a server serves. Of the arguments no secret is kept: keys are among them.
-pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
-    let Some(program) = program(arguments) else { return Serving::default() };
+pub fn serving(kind: EngineKind, arguments: &[String]) -> ServingArguments {
+    let Some(program) = program(arguments) else { return ServingArguments::default() };
     let rest = program.rest;
     let facts = facts(kind);
-    let address = option(rest, facts.address_options).map_or(Serving::NONE, address);
+    let address = option(rest, facts.address_options).map_or(ServingArguments::NONE, address);
     let port = option(rest, facts.port_options).and_then(|text| text.parse().ok());
     let port = port.or(address.port);
     let host = option(rest, facts.host_options).map(str::to_owned);
@@ -175,7 +175,7 @@ pub fn serving(kind: EngineKind, arguments: &[String]) -> Serving {
     let index = index.unwrap_or(rest.len().min(2));
     let may_be_named = facts.may_name_model_first;
     let named = rest.get(index).filter(|name| may_be_named && !name.starts_with('-'));
-    Serving {
+    ServingArguments {
         host: host.or(address.host.filter(|host| !host.is_empty())),
         port: port.filter(|port| *port != 0).or(facts.port).filter(|_| !part.is_headless),
         model: option(rest, facts.model_options).map(str::to_owned).or_else(|| named.cloned()),
@@ -189,7 +189,7 @@ pub fn serving_with(
     kind: EngineKind,
     arguments: &[String],
     variable: impl Fn(&str) -> Option<String>,
-) -> Serving {
+) -> ServingArguments {
     let read = serving(kind, arguments);
     let facts = facts(kind);
     let environment = (facts.of_variables)(&variable);
@@ -197,7 +197,7 @@ pub fn serving_with(
     let is_given = program(arguments).is_some_and(|program| {
         has(&program, facts.port_options) || has(&program, facts.address_options)
     });
-    Serving {
+    ServingArguments {
         host: read.host.or(environment.host).filter(|host| !host.is_empty()),
         port: if is_given || read.part.is_headless {
             read.port
@@ -211,7 +211,7 @@ pub fn serving_with(
 }
 
 /// `http://host:port/path`, of which any part may be missing.
-pub(super) fn address(text: &str) -> Serving {
+pub(super) fn address(text: &str) -> ServingArguments {
     let text = text.trim().trim_matches(['"', '\'']);
     let (usual, rest) = match text.split_once("://") {
         Some(("http", rest)) => (Some(80), rest),
@@ -229,7 +229,7 @@ pub(super) fn address(text: &str) -> Serving {
         _ => (authority, None),
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    Serving { host: Some(host.to_owned()), port: port.or(usual), ..Serving::NONE }
+    ServingArguments { host: Some(host.to_owned()), port: port.or(usual), ..ServingArguments::NONE }
 }
 
 /// The last value of an option, as `--name value` or `--name=value`.

@@ -3,7 +3,7 @@
 //! The frontend serves HTTP. Workers receive requests from it and run an engine, most often in
 //! processes below them. Their own status server is off unless `DYN_SYSTEM_PORT` starts it.
 
-use super::command_line::{EnginePart, ProcessRole, Program, Serving};
+use super::command_line::{EnginePart, ProcessRole, Program, ServingArguments};
 use super::facts::{EngineFacts, HealthPath};
 use crate::model::EngineKind;
 
@@ -21,7 +21,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     model_options: &["--model", "--model-path"],
     part,
     variables: &[HOST, PORT],
-    of_variables: |variable| Serving::of_environment(variable, [HOST, PORT, ""]),
+    of_variables: |variable| ServingArguments::of_environment(variable, [HOST, PORT, ""]),
     // Its /health also reads the discovery service.
     health: &[HealthPath::of("/live")],
     images: &[

@@ -13,24 +13,24 @@ use serde_json::Value;
 
 use super::facts;
 use crate::model::{CachePermission, EngineKind, counted};
-use crate::parse::answer::Answer;
+use crate::parse::answer::HttpResponse;
 
 /// How an engine gives memory back while it serves.
 #[derive(Debug)]
-pub enum GivesBack {
+pub enum ReclaimMethod {
     /// No way is known.
     Unknown,
     /// It cannot: the reason, and what helps.
     Never(&'static str),
     /// By its safest requests. Returns a text with what was done and the responses.
-    By(fn(&Emptying<'_>, &mut dyn Pausing) -> Result<String, Refusal>),
+    By(fn(&Emptying<'_>, &mut dyn Pausing) -> Result<String, EmptyingRefusal>),
 }
 
 /// Resumes a paused engine.
 ///
 /// # Errors
 /// The engine did not confirm it.
-pub type GoOn = fn(&dyn EngineCalls) -> Result<(), Refusal>;
+pub type ResumeCall = fn(&dyn EngineCalls) -> Result<(), EmptyingRefusal>;
 
 /// One of the keys that an engine may require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,14 +48,18 @@ pub trait EngineCalls {
     ///
     /// # Errors
     /// The key cannot be read.
-    fn key(&self, which: WhichKey) -> Result<Option<WhichKey>, Refusal>;
+    fn key(&self, which: WhichKey) -> Result<Option<WhichKey>, EmptyingRefusal>;
 
     /// Sends a GET request, with a key that [`Self::key`] has returned.
     ///
     /// # Errors
     /// There was no response within `patience`.
-    fn get(&self, path: &str, key: Option<WhichKey>, patience: Duration)
-    -> Result<Answer, Refusal>;
+    fn get(
+        &self,
+        path: &str,
+        key: Option<WhichKey>,
+        patience: Duration,
+    ) -> Result<HttpResponse, EmptyingRefusal>;
 
     /// Sends a POST request, with a key that [`Self::key`] has returned.
     ///
@@ -67,7 +71,7 @@ pub trait EngineCalls {
         body: Option<&Value>,
         key: Option<WhichKey>,
         patience: Duration,
-    ) -> Result<Answer, Refusal>;
+    ) -> Result<HttpResponse, EmptyingRefusal>;
 
     /// Waits for that time between two requests.
     fn wait(&self, time: Duration);
@@ -107,7 +111,7 @@ pub trait Pausing {
 
 /// Why the engine returned nothing, or not everything.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum EmptyingRefusal {
     /// The engine has no request for it.
     #[error("{0}")]
     NothingToCall(&'static str),
@@ -182,9 +186,9 @@ fn key_hint(has_key: bool, key: &str) -> String {
     }
 }
 
-impl Refusal {
+impl EmptyingRefusal {
     /// Of an answer that is none of those that were hoped for.
-    pub(super) fn of(path: &str, answer: &Answer, has_key: bool, key: &'static str) -> Self {
+    pub(super) fn of(path: &str, answer: &HttpResponse, has_key: bool, key: &'static str) -> Self {
         let path = path.split('?').next().unwrap_or(path).to_owned();
         match answer.status {
             status @ (401 | 403) => Self::Unauthorized { status, path, has_key, key },
@@ -202,12 +206,12 @@ pub fn empty_cache(
     kind: EngineKind,
     emptying: &Emptying<'_>,
     pausing: &mut dyn Pausing,
-) -> Result<String, Refusal> {
+) -> Result<String, EmptyingRefusal> {
     match facts(kind).gives_back {
-        GivesBack::By(empty) => empty(emptying, pausing),
-        GivesBack::Never(why) => Err(Refusal::NothingToCall(why)),
-        GivesBack::Unknown => {
-            Err(Refusal::NothingToCall("an engine of this kind has no call that gives memory back"))
-        }
+        ReclaimMethod::By(empty) => empty(emptying, pausing),
+        ReclaimMethod::Never(why) => Err(EmptyingRefusal::NothingToCall(why)),
+        ReclaimMethod::Unknown => Err(EmptyingRefusal::NothingToCall(
+            "an engine of this kind has no call that gives memory back",
+        )),
     }
 }

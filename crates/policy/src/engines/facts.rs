@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::command_line::{EnginePart, ProcessRole, Program, Serving};
-use super::emptying::{GivesBack, GoOn};
+use super::command_line::{EnginePart, ProcessRole, Program, ServingArguments};
+use super::emptying::{ReclaimMethod, ResumeCall};
 use super::last_words::{LastWords, Phrase};
 use super::launch_command::SizeOptions;
 use crate::model::{EngineKind, EngineLoad};
@@ -60,7 +60,7 @@ pub struct EngineFacts {
     /// Environment variables that replace missing options. No others are read: they may hold keys.
     pub variables: &'static [&'static str],
     /// Reads these variables.
-    pub of_variables: fn(&Variable<'_>) -> Serving,
+    pub of_variables: fn(&Variable<'_>) -> ServingArguments,
     /// Paths for health checks. A later one is used where an earlier one does not exist. A request
     /// must cost nothing and wake nothing.
     pub health: &'static [HealthPath],
@@ -72,9 +72,9 @@ pub struct EngineFacts {
     /// Its load where it could not be read.
     pub unread_load: EngineLoad,
     /// How it returns memory while it serves.
-    pub gives_back: GivesBack,
+    pub gives_back: ReclaimMethod,
     /// Resumes an engine that was paused for that.
-    pub go_on: Option<GoOn>,
+    pub go_on: Option<ResumeCall>,
     /// Names of requests that are never sent, even if a rule allows them, and the reason.
     pub never_called: &'static [(&'static [&'static str], &'static str)],
     /// Parts of lines that it logs when it dies, in addition to those that any engine may log.
@@ -190,12 +190,12 @@ impl EngineFacts {
             balance: None,
             entry_point: &[],
             variables: &[],
-            of_variables: |_| Serving::NONE,
+            of_variables: |_| ServingArguments::NONE,
             health: &[],
             load: &[],
             core_load: None,
             unread_load: EngineLoad::UNREAD,
-            gives_back: GivesBack::Unknown,
+            gives_back: ReclaimMethod::Unknown,
             go_on: None,
             never_called: &[],
             last_words: &[],
@@ -225,7 +225,7 @@ impl EngineFacts {
 
     /// Whether it is known how it gives memory back, or why it does not.
     pub fn can_empty_cache(&self) -> bool {
-        !matches!(self.gives_back, GivesBack::Unknown)
+        !matches!(self.gives_back, ReclaimMethod::Unknown)
     }
 
     /// Whether a process of that name, or with that title, is one of its workers.

@@ -74,7 +74,7 @@ impl SizeOptions {
 
 /// An option of a command, and its value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Given<T> {
+pub struct GivenOption<T> {
     /// The option, as the command has it.
     pub option: String,
     /// The parsed value of the option.
@@ -91,25 +91,25 @@ pub struct LaunchCommand {
     /// The model's name, or the path on this node.
     pub model: Option<String>,
     /// Tokens of one request.
-    pub context: Option<Given<u64>>,
+    pub context: Option<GivenOption<u64>>,
     /// Tokens of all requests together.
-    pub all_tokens: Option<Given<u64>>,
+    pub all_tokens: Option<GivenOption<u64>>,
     /// The most requests at the same time.
-    pub requests: Option<Given<u64>>,
+    pub requests: Option<GivenOption<u64>>,
     /// Tokens that are computed at the same time.
-    pub batch: Option<Given<u64>>,
+    pub batch: Option<GivenOption<u64>>,
     /// The type of numbers in the KV cache.
-    pub kv_type: Option<Given<String>>,
+    pub kv_type: Option<GivenOption<String>>,
     /// The size of the KV cache on a rank, in bytes.
-    pub kv_bytes: Option<Given<u64>>,
+    pub kv_bytes: Option<GivenOption<u64>>,
     /// Its share of memory.
-    pub share: Option<Given<f64>>,
+    pub share: Option<GivenOption<f64>>,
     /// Ranks, of which each has a GPU.
     pub ranks: u64,
     /// Nodes, if the command says how many.
-    pub nodes: Option<Given<u64>>,
+    pub nodes: Option<GivenOption<u64>>,
     /// GiB of weights in the memory of the CPU, which is the same memory on unified nodes.
-    pub offload_gib: Option<Given<f64>>,
+    pub offload_gib: Option<GivenOption<f64>>,
     /// Whether it bounds the images and sounds of a request.
     pub bounds_media: bool,
     /// Whether layers with a window keep all tokens.
@@ -135,7 +135,7 @@ impl LaunchCommand {
         let mut unread = Vec::new();
         let file = options.given(of.file);
         unread.extend(file.map(|file| format!("{} {}: the file", file.option, file.value)));
-        let mut reader = Reader { options: &options, unread: &mut unread };
+        let mut reader = OptionReader { options: &options, unread: &mut unread };
         let [tensor, pipeline] = of.ranks;
         let ranks = [tensor, pipeline].map(|names| reader.count(names).map_or(1, |one| one.value));
         let sizes = (reader.count(of.context), reader.count(of.all_tokens));
@@ -194,9 +194,9 @@ impl Options<'_> {
         options.filter_map(name).filter(|name| name.len() <= LONGEST_OPTION).collect()
     }
 
-    fn given(&self, names: &[&str]) -> Option<Given<String>> {
+    fn given(&self, names: &[&str]) -> Option<GivenOption<String>> {
         let (option, value) = self.last(names)?;
-        Some(Given { option: option.to_owned(), value: value?.to_owned() })
+        Some(GivenOption { option: option.to_owned(), value: value?.to_owned() })
     }
 
     fn last(&self, names: &[&str]) -> Option<(&str, Option<&str>)> {
@@ -225,30 +225,30 @@ impl Options<'_> {
 }
 
 /// Reads values, and keeps the options whose values it cannot read.
-struct Reader<'a> {
+struct OptionReader<'a> {
     options: &'a Options<'a>,
     unread: &'a mut Vec<String>,
 }
 
-impl Reader<'_> {
+impl OptionReader<'_> {
     /// A positive number: `131072`, `128k`, `128K`. `auto`, 0 and -1 leave it to the engine.
-    fn count(&mut self, names: &[&str]) -> Option<Given<u64>> {
-        let Given { option, value } = self.options.given(names)?;
+    fn count(&mut self, names: &[&str]) -> Option<GivenOption<u64>> {
+        let GivenOption { option, value } = self.options.given(names)?;
         if matches!(&*value, "auto" | "0" | "-1") {
             return None;
         }
         match count(&value) {
-            Some(value) => Some(Given { option, value }),
+            Some(value) => Some(GivenOption { option, value }),
             None => self.unreadable(&option),
         }
     }
 
     /// A number above 0, and at most `most`.
-    fn number(&mut self, names: &[&str], most: f64) -> Option<Given<f64>> {
-        let Given { option, value } = self.options.given(names)?;
+    fn number(&mut self, names: &[&str], most: f64) -> Option<GivenOption<f64>> {
+        let GivenOption { option, value } = self.options.given(names)?;
         match value.parse() {
             Ok(0.0) => None,
-            Ok(value) if value > 0.0 && value <= most => Some(Given { option, value }),
+            Ok(value) if value > 0.0 && value <= most => Some(GivenOption { option, value }),
             _ => self.unreadable(&option),
         }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::command_line::{ProcessRole, Program, Serving};
-use super::emptying::{Emptying, GivesBack, Refusal, WhichKey};
+use super::command_line::{ProcessRole, Program, ServingArguments};
+use super::emptying::{Emptying, EmptyingRefusal, ReclaimMethod, WhichKey};
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::last_words::Reason;
 use super::launch_command::SizeOptions;
@@ -35,10 +35,10 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     },
     entry_point: &["llama-server"],
     variables: &[HOST, PORT, MODEL],
-    of_variables: |variable| Serving::of_environment(variable, [HOST, PORT, MODEL]),
+    of_variables: |variable| ServingArguments::of_environment(variable, [HOST, PORT, MODEL]),
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
-    gives_back: GivesBack::By(|emptying, _| empty(emptying)),
+    gives_back: ReclaimMethod::By(|emptying, _| empty(emptying)),
     last_words: &[
         ("unable to allocate CUDA*buffer", Reason::OutOfMemory),
         ("failed to allocate CUDA*buffer", Reason::OutOfMemory),
@@ -86,14 +86,14 @@ const KEY: &str = "api_key_file";
 
 /// Unloads the models without requests. This works only for a router, where each model is a
 /// process. Unloading ends the process with its requests, and the next request starts it again.
-fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
+fn empty(emptying: &Emptying<'_>) -> Result<String, EmptyingRefusal> {
     let key = emptying.calls.key(WhichKey::Api)?;
     let models = loaded(emptying, key)?;
     if models.is_empty() {
-        return Err(Refusal::NothingToGive("it has no model loaded"));
+        return Err(EmptyingRefusal::NothingToGive("it has no model loaded"));
     }
     if !emptying.allows(CachePermission::UnloadModels) {
-        return Err(Refusal::NotAllowed {
+        return Err(EmptyingRefusal::NotAllowed {
             permission: CachePermission::UnloadModels,
             why: "to unload a model ends its process, with the requests that it works on",
         });
@@ -111,29 +111,30 @@ fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
             200 => unloaded += 1,
             // The model has been unloaded since.
             400 => {}
-            _ => return Err(Refusal::of(UNLOAD, &answer, key.is_some(), KEY)),
+            _ => return Err(EmptyingRefusal::of(UNLOAD, &answer, key.is_some(), KEY)),
         }
     }
     match (unloaded, busy) {
-        (0, 1..) => {
-            Err(Refusal::Busy { requests: busy, then: "to unload its models would end them" })
-        }
+        (0, 1..) => Err(EmptyingRefusal::Busy {
+            requests: busy,
+            then: "to unload its models would end them",
+        }),
         _ => Ok(format!("it has unloaded {}", counted(unloaded, "model"))),
     }
 }
 
-fn loaded(emptying: &Emptying<'_>, key: Option<WhichKey>) -> Result<Vec<String>, Refusal> {
+fn loaded(emptying: &Emptying<'_>, key: Option<WhichKey>) -> Result<Vec<String>, EmptyingRefusal> {
     let answer = emptying.calls.get(MODELS, key, QUERY_TAKES)?;
     if !answer.is_success() {
-        return Err(Refusal::of(MODELS, &answer, key.is_some(), KEY));
+        return Err(EmptyingRefusal::of(MODELS, &answer, key.is_some(), KEY));
     }
     let found = answer.json();
     let models = found.as_ref().and_then(|found| found.get("data")?.as_array());
-    let models = models.ok_or_else(|| Refusal::Unreadable(MODELS.to_owned()))?;
+    let models = models.ok_or_else(|| EmptyingRefusal::Unreadable(MODELS.to_owned()))?;
     // Only a router reports the states of its models.
     let state = |model: &Value| model.get("status")?.get("value")?.as_str().map(str::to_owned);
     if models.iter().all(|model| state(model).is_none()) {
-        return Err(Refusal::NothingToCall(
+        return Err(EmptyingRefusal::NothingToCall(
             "llama-server gives memory back only as a router, and this one was started with a \
              model",
         ));
@@ -144,7 +145,11 @@ fn loaded(emptying: &Emptying<'_>, key: Option<WhichKey>) -> Result<Vec<String>,
 }
 
 /// Requests of a model; 0 where it reports none, as without --metrics.
-fn requests(emptying: &Emptying<'_>, key: Option<WhichKey>, model: &str) -> Result<u64, Refusal> {
+fn requests(
+    emptying: &Emptying<'_>,
+    key: Option<WhichKey>,
+    model: &str,
+) -> Result<u64, EmptyingRefusal> {
     // Without autoload, so that the request does not start a model that has ended since.
     let model = utf8_percent_encode(model, NON_ALPHANUMERIC);
     let path = format!("/metrics?model={model}&autoload=false");

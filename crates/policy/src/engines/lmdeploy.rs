@@ -1,7 +1,7 @@
 //! LMDeploy.
 
 use super::command_line::{ProcessRole, Program};
-use super::emptying::GivesBack;
+use super::emptying::ReclaimMethod;
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::load::{greatest_share, sum};
 use crate::model::{EngineKind, EngineLoad};
@@ -18,7 +18,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     load: &[LoadSource { path: "/metrics/", read: metrics }],
     // At level 1 of /sleep the weights move to the host's memory, which is the same where memory is
     // unified; at level 2 they are gone and must be sent again.
-    gives_back: GivesBack::Never(
+    gives_back: ReclaimMethod::Never(
         "LMDeploy gives no memory back while it serves: its KV cache is one pool from start to \
          end, and /sleep ends all requests, serves none until /wakeup, and then takes it again. \
          Start it with a smaller --cache-max-entry-count",

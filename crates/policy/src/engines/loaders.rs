@@ -15,7 +15,7 @@ const GIB: u64 = 1 << 30;
 
 /// Whether the files of the weights stay in the page cache while they are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageCache {
+pub enum PageCacheUse {
     /// Every byte that is read stays in the page cache until the kernel needs it.
     Fills,
     /// It reads with direct I/O, or evicts each file behind itself.
@@ -24,7 +24,7 @@ pub enum PageCache {
     Unknown,
 }
 
-impl PageCache {
+impl PageCacheUse {
     /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl PageCache {
 
 /// Where the weights are once they are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Residence {
+pub enum WeightResidence {
     /// In memory of the engine's own.
     Copied,
     /// A part stays in a mapping of its files: page cache, which the kernel may evict.
@@ -46,7 +46,7 @@ pub enum Residence {
     Outlives,
 }
 
-impl Residence {
+impl WeightResidence {
     /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -63,9 +63,9 @@ pub struct Loader {
     /// Its name, as the engine's option has it where there is one.
     pub name: &'static str,
     /// What it does to the page cache.
-    pub page_cache: PageCache,
+    pub page_cache: PageCacheUse,
     /// Where it leaves the weights.
-    pub residence: Residence,
+    pub residence: WeightResidence,
     /// The least and the most that reports measured beside weights and KV cache on a GB10, in
     /// bytes.
     pub work_bytes: (u64, u64),
@@ -91,8 +91,8 @@ pub const WORK_BYTES: (u64, u64) = (33 * GIB / 10, 14 * GIB);
 /// One of which nothing is known.
 pub static UNKNOWN: Loader = Loader {
     name: "unknown",
-    page_cache: PageCache::Unknown,
-    residence: Residence::Copied,
+    page_cache: PageCacheUse::Unknown,
+    residence: WeightResidence::Copied,
     work_bytes: WORK_BYTES,
     peak_percent: None,
     stages_a_file: false,
@@ -105,8 +105,8 @@ pub static UNKNOWN: Loader = Loader {
 /// A loader that copies, through the page cache, and has no peak.
 const COPIES: Loader = Loader {
     name: "",
-    page_cache: PageCache::Fills,
-    residence: Residence::Copied,
+    page_cache: PageCacheUse::Fills,
+    residence: WeightResidence::Copied,
     work_bytes: WORK_BYTES,
     peak_percent: Some((100, 100)),
     stages_a_file: false,
@@ -119,7 +119,7 @@ const COPIES: Loader = Loader {
 /// Where no command says which it is: what most loaders do.
 pub static USUAL: Loader = Loader {
     name: "usual",
-    page_cache: PageCache::Unknown,
+    page_cache: PageCacheUse::Unknown,
     costs: "is not named: a command behind -- names it",
     source: "reports, November 2026",
     ..COPIES
@@ -159,7 +159,7 @@ static TORCH: Loader = Loader {
 
 static INSTANTTENSOR: Loader = Loader {
     name: "instanttensor",
-    page_cache: PageCache::Spares,
+    page_cache: PageCacheUse::Spares,
     // 8.4 to 10.8 GiB on two GB10; the upper end is that of all reports.
     work_bytes: (84 * GIB / 10, 14 * GIB),
     costs: "reads with direct I/O into buffers of up to half of MemAvailable, and leaves 4.4 GiB \
@@ -188,7 +188,7 @@ static SGLANG_FASTSAFETENSORS: Loader = Loader {
 };
 
 static SGLANG_FASTSAFETENSORS_DROPPING: Loader = Loader {
-    page_cache: PageCache::Spares,
+    page_cache: PageCacheUse::Spares,
     peak_percent: Some((100, 174)),
     costs: "keeps shards beside the weights (47.1 GB for 27.0 GB were measured on a GB10), and \
             evicts each from the page cache once it is copied",
@@ -200,7 +200,7 @@ const FASTSAFETENSORS_BASE: Loader = Loader { name: "fastsafetensors", ..COPIES 
 
 static RUNAI: Loader = Loader {
     name: "runai_streamer",
-    page_cache: PageCache::Unknown,
+    page_cache: PageCacheUse::Unknown,
     buffers_bytes: 40_000_000_000,
     costs: "streams into a buffer of about 40 GB a rank while it loads, unless \
             RUNAI_STREAMER_MEMORY_LIMIT bounds it",
@@ -219,7 +219,7 @@ static CONSOLIDATED: Loader = Loader {
 
 static DUMMY: Loader = Loader {
     name: "dummy",
-    page_cache: PageCache::Spares,
+    page_cache: PageCacheUse::Spares,
     costs: "reads no file: the weights are random",
     source: "docs.vllm.ai: LoadConfig",
     ..COPIES
@@ -227,7 +227,7 @@ static DUMMY: Loader = Loader {
 
 static IPC_CACHE: Loader = Loader {
     name: "ipc_cache",
-    residence: Residence::Outlives,
+    residence: WeightResidence::Outlives,
     costs: "takes the weights from a daemon (vllm preload), whose memory outlives the engine and \
             is wanted",
     source: "github.com/vllm-project/vllm/pull/54921",
@@ -236,7 +236,7 @@ static IPC_CACHE: Loader = Loader {
 
 static VLLM_TABLE_IN_FILE: Loader = Loader {
     name: "mmap with a table in its file",
-    residence: Residence::Mapped,
+    residence: WeightResidence::Mapped,
     costs: "leaves a table of embeddings (47.7 GiB in Qwen3.8-Flash-Next) in a mapping of its file",
     source: "github.com/vllm-project/vllm/pull/54129, github.com/vllm-project/vllm/pull/54070",
     ..COPIES
@@ -255,7 +255,7 @@ static SGLANG_MMAP: Loader = Loader {
 
 static SGLANG_DROPPING: Loader = Loader {
     name: "mmap, evicting",
-    page_cache: PageCache::Spares,
+    page_cache: PageCacheUse::Spares,
     peak_percent: Some((100, 193)),
     costs: "maps shards and evicts each from the page cache once it is copied; a model whose code \
             collects the tensors first peaks at up to 1.9 times the weights (157 GB on one node \
@@ -277,7 +277,7 @@ static SGLANG_READ: Loader = Loader {
 
 static SGLANG_TABLE_IN_FILE: Loader = Loader {
     name: "mmap with a table in its file",
-    residence: Residence::Mapped,
+    residence: WeightResidence::Mapped,
     costs: "leaves a table of embeddings (47.7 GiB in Qwen3.8-Flash-Next) in a mapping of its file",
     instead: Some("--weight-loader-drop-cache-after-load"),
     source: "github.com/sgl-project/sglang/pull/37068",
@@ -286,7 +286,7 @@ static SGLANG_TABLE_IN_FILE: Loader = Loader {
 
 static LLAMA_DIRECT: Loader = Loader {
     name: "direct-io",
-    page_cache: PageCache::Spares,
+    page_cache: PageCacheUse::Spares,
     costs: "reads with direct I/O and leaves no cache (gpt-oss-120b on a DGX Spark: 10.5 s instead \
             of 110 s)",
     source: "github.com/ggml-org/llama.cpp/pull/18012",
@@ -314,7 +314,7 @@ static LLAMA_MMAP: Loader = Loader {
 
 static LLAMA_MAPPED: Loader = Loader {
     name: "mmap",
-    residence: Residence::Mapped,
+    residence: WeightResidence::Mapped,
     costs: "maps the file; what is not on the GPU stays in the mapping",
     instead: None,
     source: "github.com/ggml-org/llama.cpp: tools/server/README.md",
@@ -323,7 +323,7 @@ static LLAMA_MAPPED: Loader = Loader {
 
 static LLAMA_AUTO: Loader = Loader {
     name: "mmap",
-    residence: Residence::Mapped,
+    residence: WeightResidence::Mapped,
     costs: "maps the file; what does not fit on the GPU stays in the mapping",
     instead: DIRECT_IO,
     source: "github.com/ggml-org/llama.cpp: tools/server/README.md",
@@ -344,7 +344,7 @@ pub const VARIABLES: [&str; 3] =
 
 /// A sign of a loader in a command line.
 #[derive(Clone, Copy, Debug)]
-enum Sign {
+enum LoaderSign {
     /// The last of these options has one of these values.
     Is(&'static [&'static str], &'static [&'static str]),
     /// None of these options is there, or the last has one of these values.
@@ -357,7 +357,7 @@ enum Sign {
     LayersOnGpu(&'static [&'static str]),
 }
 
-impl Sign {
+impl LoaderSign {
     fn holds(self, options: &Options<'_>) -> bool {
         match self {
             Self::Is(names, values) => {
@@ -381,12 +381,12 @@ fn is_one_of(value: &str, values: &[&str]) -> bool {
 }
 
 /// A loader, and the signs of its use, all of which must hold.
-struct Rule(EngineKind, &'static [Sign], &'static Loader);
+struct LoaderRule(EngineKind, &'static [LoaderSign], &'static Loader);
 
 const FORMAT: &[&str] = &["--load-format"];
 const STRATEGY: &[&str] = &["--safetensors-load-strategy"];
 const SAFETENSORS: &[&str] = &["auto", "safetensors", "hf"];
-const DROPS: Sign = Sign::Has(&["--weight-loader-drop-cache-after-load"]);
+const DROPS: LoaderSign = LoaderSign::Has(&["--weight-loader-drop-cache-after-load"]);
 const LOAD_MODE: &[&str] = &["--load-mode", "-lm"];
 const GPU_LAYERS: &[&str] = &["-ngl", "--gpu-layers", "--n-gpu-layers"];
 const ON_CPU: &[&str] = &[
@@ -401,66 +401,88 @@ const ON_CPU: &[&str] = &[
 ];
 
 /// The first rule that holds decides.
-static RULES: &[Rule] = &[
-    Rule(Vllm, &[Sign::Set("VLLM_PLE_MMAP")], &VLLM_TABLE_IN_FILE),
-    Rule(Vllm, &[Sign::Set("VLLM_PLE_DISK_OFFLOAD_DIR")], &VLLM_TABLE_IN_FILE),
-    Rule(Vllm, &[Sign::Is(FORMAT, &["instanttensor"])], &INSTANTTENSOR),
-    Rule(Vllm, &[Sign::Is(FORMAT, &["fastsafetensors"])], &FASTSAFETENSORS),
-    Rule(Vllm, &[Sign::Is(FORMAT, &["runai_streamer", "runai_streamer_sharded"])], &RUNAI),
-    Rule(Vllm, &[Sign::Is(FORMAT, &["mistral"])], &CONSOLIDATED),
-    Rule(Vllm, &[Sign::Is(FORMAT, &["pt"])], &TORCH),
-    Rule(Vllm, &[Sign::Is(FORMAT, &["dummy"])], &DUMMY),
-    Rule(Vllm, &[Sign::Is(FORMAT, &["ipc_cache"])], &IPC_CACHE),
-    Rule(Vllm, &[Sign::Set("USE_FASTSAFETENSOR")], &FASTSAFETENSORS),
-    Rule(
+static RULES: &[LoaderRule] = &[
+    LoaderRule(Vllm, &[LoaderSign::Set("VLLM_PLE_MMAP")], &VLLM_TABLE_IN_FILE),
+    LoaderRule(Vllm, &[LoaderSign::Set("VLLM_PLE_DISK_OFFLOAD_DIR")], &VLLM_TABLE_IN_FILE),
+    LoaderRule(Vllm, &[LoaderSign::Is(FORMAT, &["instanttensor"])], &INSTANTTENSOR),
+    LoaderRule(Vllm, &[LoaderSign::Is(FORMAT, &["fastsafetensors"])], &FASTSAFETENSORS),
+    LoaderRule(
         Vllm,
-        &[Sign::IsUsual(FORMAT, SAFETENSORS), Sign::Is(STRATEGY, &["eager", "torchao"])],
+        &[LoaderSign::Is(FORMAT, &["runai_streamer", "runai_streamer_sharded"])],
+        &RUNAI,
+    ),
+    LoaderRule(Vllm, &[LoaderSign::Is(FORMAT, &["mistral"])], &CONSOLIDATED),
+    LoaderRule(Vllm, &[LoaderSign::Is(FORMAT, &["pt"])], &TORCH),
+    LoaderRule(Vllm, &[LoaderSign::Is(FORMAT, &["dummy"])], &DUMMY),
+    LoaderRule(Vllm, &[LoaderSign::Is(FORMAT, &["ipc_cache"])], &IPC_CACHE),
+    LoaderRule(Vllm, &[LoaderSign::Set("USE_FASTSAFETENSOR")], &FASTSAFETENSORS),
+    LoaderRule(
+        Vllm,
+        &[
+            LoaderSign::IsUsual(FORMAT, SAFETENSORS),
+            LoaderSign::Is(STRATEGY, &["eager", "torchao"]),
+        ],
         &VLLM_EAGER,
     ),
-    Rule(Vllm, &[Sign::IsUsual(FORMAT, SAFETENSORS), Sign::Is(STRATEGY, &["prefetch"])], &PREFETCH),
-    Rule(
+    LoaderRule(
         Vllm,
-        &[Sign::IsUsual(FORMAT, SAFETENSORS), Sign::IsUsual(STRATEGY, &["lazy"])],
-        &VLLM_MMAP,
-    ),
-    Rule(Sglang, &[Sign::Is(&["--ple-offload-backend"], &["file"])], &SGLANG_TABLE_IN_FILE),
-    Rule(
-        Sglang,
-        &[Sign::Is(FORMAT, &["fastsafetensors"]), DROPS],
-        &SGLANG_FASTSAFETENSORS_DROPPING,
-    ),
-    Rule(Sglang, &[Sign::Is(FORMAT, &["fastsafetensors"])], &SGLANG_FASTSAFETENSORS),
-    Rule(Sglang, &[Sign::Is(FORMAT, &["instanttensor"])], &INSTANTTENSOR),
-    Rule(Sglang, &[Sign::Is(FORMAT, &["runai_streamer"])], &RUNAI),
-    Rule(Sglang, &[Sign::Is(FORMAT, &["mistral"])], &CONSOLIDATED),
-    Rule(Sglang, &[Sign::Is(FORMAT, &["pt"])], &TORCH),
-    Rule(Sglang, &[Sign::Is(FORMAT, &["dummy"])], &DUMMY),
-    Rule(Sglang, &[Sign::IsUsual(FORMAT, SAFETENSORS), DROPS], &SGLANG_DROPPING),
-    Rule(
-        Sglang,
-        &[Sign::IsUsual(FORMAT, SAFETENSORS), Sign::Has(&["--weight-loader-prefetch-checkpoints"])],
+        &[LoaderSign::IsUsual(FORMAT, SAFETENSORS), LoaderSign::Is(STRATEGY, &["prefetch"])],
         &PREFETCH,
     ),
-    Rule(
+    LoaderRule(
+        Vllm,
+        &[LoaderSign::IsUsual(FORMAT, SAFETENSORS), LoaderSign::IsUsual(STRATEGY, &["lazy"])],
+        &VLLM_MMAP,
+    ),
+    LoaderRule(
         Sglang,
-        &[Sign::IsUsual(FORMAT, SAFETENSORS), Sign::Has(&["--weight-loader-disable-mmap"])],
+        &[LoaderSign::Is(&["--ple-offload-backend"], &["file"])],
+        &SGLANG_TABLE_IN_FILE,
+    ),
+    LoaderRule(
+        Sglang,
+        &[LoaderSign::Is(FORMAT, &["fastsafetensors"]), DROPS],
+        &SGLANG_FASTSAFETENSORS_DROPPING,
+    ),
+    LoaderRule(Sglang, &[LoaderSign::Is(FORMAT, &["fastsafetensors"])], &SGLANG_FASTSAFETENSORS),
+    LoaderRule(Sglang, &[LoaderSign::Is(FORMAT, &["instanttensor"])], &INSTANTTENSOR),
+    LoaderRule(Sglang, &[LoaderSign::Is(FORMAT, &["runai_streamer"])], &RUNAI),
+    LoaderRule(Sglang, &[LoaderSign::Is(FORMAT, &["mistral"])], &CONSOLIDATED),
+    LoaderRule(Sglang, &[LoaderSign::Is(FORMAT, &["pt"])], &TORCH),
+    LoaderRule(Sglang, &[LoaderSign::Is(FORMAT, &["dummy"])], &DUMMY),
+    LoaderRule(Sglang, &[LoaderSign::IsUsual(FORMAT, SAFETENSORS), DROPS], &SGLANG_DROPPING),
+    LoaderRule(
+        Sglang,
+        &[
+            LoaderSign::IsUsual(FORMAT, SAFETENSORS),
+            LoaderSign::Has(&["--weight-loader-prefetch-checkpoints"]),
+        ],
+        &PREFETCH,
+    ),
+    LoaderRule(
+        Sglang,
+        &[
+            LoaderSign::IsUsual(FORMAT, SAFETENSORS),
+            LoaderSign::Has(&["--weight-loader-disable-mmap"]),
+        ],
         &SGLANG_READ,
     ),
-    Rule(Sglang, &[Sign::IsUsual(FORMAT, SAFETENSORS)], &SGLANG_MMAP),
-    Rule(LlamaServer, &[Sign::Is(LOAD_MODE, &["dio"])], &LLAMA_DIRECT),
-    Rule(LlamaServer, &[Sign::Is(LOAD_MODE, &["none"])], &LLAMA_READ),
-    Rule(LlamaServer, &[Sign::Is(LOAD_MODE, &["mlock", "mmap+mlock"])], &LLAMA_LOCKED),
-    Rule(LlamaServer, &[Sign::Has(&["-dio", "--direct-io"])], &LLAMA_DIRECT),
-    Rule(LlamaServer, &[Sign::Has(&["--mlock"])], &LLAMA_LOCKED),
-    Rule(LlamaServer, &[Sign::Has(&["--no-mmap"])], &LLAMA_READ),
-    Rule(LlamaServer, &[Sign::Has(ON_CPU)], &LLAMA_MAPPED),
-    Rule(LlamaServer, &[Sign::LayersOnGpu(GPU_LAYERS)], &LLAMA_MMAP),
-    Rule(LlamaServer, &[Sign::IsUsual(LOAD_MODE, &["auto", "mmap"])], &LLAMA_AUTO),
+    LoaderRule(Sglang, &[LoaderSign::IsUsual(FORMAT, SAFETENSORS)], &SGLANG_MMAP),
+    LoaderRule(LlamaServer, &[LoaderSign::Is(LOAD_MODE, &["dio"])], &LLAMA_DIRECT),
+    LoaderRule(LlamaServer, &[LoaderSign::Is(LOAD_MODE, &["none"])], &LLAMA_READ),
+    LoaderRule(LlamaServer, &[LoaderSign::Is(LOAD_MODE, &["mlock", "mmap+mlock"])], &LLAMA_LOCKED),
+    LoaderRule(LlamaServer, &[LoaderSign::Has(&["-dio", "--direct-io"])], &LLAMA_DIRECT),
+    LoaderRule(LlamaServer, &[LoaderSign::Has(&["--mlock"])], &LLAMA_LOCKED),
+    LoaderRule(LlamaServer, &[LoaderSign::Has(&["--no-mmap"])], &LLAMA_READ),
+    LoaderRule(LlamaServer, &[LoaderSign::Has(ON_CPU)], &LLAMA_MAPPED),
+    LoaderRule(LlamaServer, &[LoaderSign::LayersOnGpu(GPU_LAYERS)], &LLAMA_MMAP),
+    LoaderRule(LlamaServer, &[LoaderSign::IsUsual(LOAD_MODE, &["auto", "mmap"])], &LLAMA_AUTO),
 ];
 
 /// The loader of an engine with these options.
 pub(super) fn loader(engine: EngineKind, options: &Options<'_>) -> &'static Loader {
-    let holds = |rule: &&Rule| rule.0 == engine && rule.1.iter().all(|sign| sign.holds(options));
+    let holds =
+        |rule: &&LoaderRule| rule.0 == engine && rule.1.iter().all(|sign| sign.holds(options));
     RULES.iter().find(holds).map_or(&UNKNOWN, |rule| rule.2)
 }
 

@@ -3,7 +3,7 @@
 //! Its server loads no model: it starts a backend for each. `POST /backend/shutdown` ends one, with
 //! its requests.
 
-use super::command_line::{EnginePart, ProcessRole, Program, Serving, address};
+use super::command_line::{EnginePart, ProcessRole, Program, ServingArguments, address};
 use super::facts::{EngineFacts, HealthPath};
 use super::last_words::Reason;
 use crate::model::EngineKind;
@@ -23,7 +23,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     variables: &ADDRESSES,
     of_variables: |variable| {
         let given = ADDRESSES.iter().find_map(|name| variable(name));
-        given.map_or(Serving::NONE, |text| address(&text))
+        given.map_or(ServingArguments::NONE, |text| address(&text))
     },
     health: &[HealthPath::of("/readyz"), HealthPath::of("/healthz")],
     last_words: &[("code = Unavailable desc = error reading from server: EOF", Reason::WorkerDied)],

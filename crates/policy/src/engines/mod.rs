@@ -42,17 +42,18 @@ mod vllm_rs;
 pub use about::{served_model, version_of_image};
 pub use arguments::{HIDDEN, without_secrets};
 pub use command_line::{
-    EnginePart, ProcessRole, Program, Serving, recognise, serving, serving_with,
+    EnginePart, ProcessRole, Program, ServingArguments, recognise, serving, serving_with,
 };
 pub use emptying::{
-    Emptying, EngineCalls, GivesBack, GoOn, Pausing, Refusal, WhichKey, empty_cache,
+    Emptying, EmptyingRefusal, EngineCalls, Pausing, ReclaimMethod, ResumeCall, WhichKey,
+    empty_cache,
 };
 pub use facts::{
     Balance, EngineFacts, HealthPath, LoadSource, MemoryShare, ShareOf, SlowHealth, UsualShare,
     Variable,
 };
 pub use last_words::{LastWords, Reason, last_words};
-pub use launch_command::{Given, LaunchCommand, SizeOptions, count};
+pub use launch_command::{GivenOption, LaunchCommand, SizeOptions, count};
 
 use crate::model::EngineKind;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::command_line::{ProcessRole, Program, Serving, address};
-use super::emptying::{Emptying, EngineCalls, GivesBack, Refusal};
+use super::command_line::{ProcessRole, Program, ServingArguments, address};
+use super::emptying::{Emptying, EmptyingRefusal, EngineCalls, ReclaimMethod};
 use super::facts::{EngineFacts, HealthPath};
 use super::last_words::{LastWords, Reason};
 use crate::model::{EngineKind, ExitStatus, counted};
@@ -20,9 +20,9 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     loads_while_up: true,
     port: Some(11434),
     variables: &[HOST],
-    of_variables: |variable| variable(HOST).map_or(Serving::NONE, |text| address(&text)),
+    of_variables: |variable| variable(HOST).map_or(ServingArguments::NONE, |text| address(&text)),
     health: &[HealthPath::of("/api/version")],
-    gives_back: GivesBack::By(|emptying, _| empty(emptying)),
+    gives_back: ReclaimMethod::By(|emptying, _| empty(emptying)),
     last_words: &[
         ("model requires more system memory", Reason::TooLittleMemory),
         ("model requires more gpu memory", Reason::TooLittleMemory),
@@ -81,18 +81,18 @@ const CHECKED_EVERY: Duration = Duration::from_millis(200);
 const MOST_MODELS: usize = 16;
 
 /// Unloads all models, each after the last of its requests; the next one loads it again.
-fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
+fn empty(emptying: &Emptying<'_>) -> Result<String, EmptyingRefusal> {
     let calls = emptying.calls;
     let models = loaded(calls)?;
     if models.is_empty() {
-        return Err(Refusal::NothingToGive("it has no model loaded"));
+        return Err(EmptyingRefusal::NothingToGive("it has no model loaded"));
     }
     for model in &models {
         // Exactly 0, and no prompt: with one it would generate.
         let body = json!({"model": model, "keep_alive": 0, "stream": false});
         let answer = calls.post(UNLOAD, Some(&body), None, UNLOADING_TAKES)?;
         if !answer.is_success() {
-            return Err(Refusal::of(UNLOAD, &answer, false, "Ollama has none"));
+            return Err(EmptyingRefusal::of(UNLOAD, &answer, false, "Ollama has none"));
         }
     }
     let unloaded = counted(models.len() as u64, "model");
@@ -105,14 +105,14 @@ fn empty(emptying: &Emptying<'_>) -> Result<String, Refusal> {
     Ok(format!("it unloads {unloaded} after their last requests"))
 }
 
-fn loaded(calls: &dyn EngineCalls) -> Result<Vec<String>, Refusal> {
+fn loaded(calls: &dyn EngineCalls) -> Result<Vec<String>, EmptyingRefusal> {
     let answer = calls.get(LOADED, None, QUERY_TAKES)?;
     if !answer.is_success() {
-        return Err(Refusal::of(LOADED, &answer, false, "Ollama has none"));
+        return Err(EmptyingRefusal::of(LOADED, &answer, false, "Ollama has none"));
     }
     let found = answer.json();
     let models = found.as_ref().and_then(|found| found.get("models")?.as_array());
-    let models = models.ok_or_else(|| Refusal::Unreadable(LOADED.to_owned()))?;
+    let models = models.ok_or_else(|| EmptyingRefusal::Unreadable(LOADED.to_owned()))?;
     let name = |model: &serde_json::Value| {
         model.get("model").or_else(|| model.get("name"))?.as_str().map(str::to_owned)
     };

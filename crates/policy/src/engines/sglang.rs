@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::command_line::{EnginePart, ProcessRole, Program, option};
-use super::emptying::{Emptying, EngineCalls, GivesBack, Pausing, Refusal, WhichKey};
+use super::emptying::{Emptying, EmptyingRefusal, EngineCalls, Pausing, ReclaimMethod, WhichKey};
 use super::facts::{
     Balance, EngineFacts, HealthPath, LoadSource, MemoryShare, ShareOf, SlowHealth,
 };
@@ -17,7 +17,7 @@ use super::last_words::{LastWords, Reason, python_status, worker_name};
 use super::launch_command::SizeOptions;
 use super::load::{greatest_share, share, sum};
 use crate::model::{CachePermission, EngineKind, EngineLoad, EngineRank, Reading, counted};
-use crate::parse::answer::Answer;
+use crate::parse::answer::HttpResponse;
 
 /// Its load, within milliseconds; with the API key where it has one.
 const LOADS: &str = "/v1/loads?include=core";
@@ -77,7 +77,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         kv_cache_available_tokens: Reading::Failed,
         ..EngineLoad::UNREAD
     },
-    gives_back: GivesBack::By(empty),
+    gives_back: ReclaimMethod::By(empty),
     go_on: Some(go_on),
     never_called: &[(
         &["release_memory_occupation", "resume_memory_occupation"],
@@ -235,7 +235,7 @@ impl EngineReport {
 }
 
 /// Empties it.
-fn empty(emptying: &Emptying<'_>, pausing: &mut dyn Pausing) -> Result<String, Refusal> {
+fn empty(emptying: &Emptying<'_>, pausing: &mut dyn Pausing) -> Result<String, EmptyingRefusal> {
     let key = emptying.calls.key(WhichKey::Control)?;
     let known = query(emptying)?;
     let is_idle = known.requests() == Some(0);
@@ -252,7 +252,7 @@ fn empty(emptying: &Emptying<'_>, pausing: &mut dyn Pausing) -> Result<String, R
         return retract(emptying, &known, key, pausing);
     }
     if known.version.is_some_and(|version| version < EMPTIES_SINCE) {
-        return Err(Refusal::TooOld(
+        return Err(EmptyingRefusal::TooOld(
             "SGLang before 0.5.12 gives memory back only by /flush_cache: allow: \
              [drop_prefix_cache] does that while it has no request",
         ));
@@ -267,32 +267,32 @@ fn empty(emptying: &Emptying<'_>, pausing: &mut dyn Pausing) -> Result<String, R
 }
 
 /// Queries load and version; both are unknown without the key that the engine requires.
-fn query(emptying: &Emptying<'_>) -> Result<EngineReport, Refusal> {
+fn query(emptying: &Emptying<'_>) -> Result<EngineReport, EmptyingRefusal> {
     let key = emptying.calls.key(WhichKey::Api)?;
     let answer = emptying.calls.get(LOADS, key, QUERY_TAKES)?;
     if !answer.is_success() {
         return Ok(EngineReport { load: None, version: None });
     }
     let text = answer.text();
-    let load = loads(&text).ok_or_else(|| Refusal::Unreadable(LOADS.to_owned()))?;
+    let load = loads(&text).ok_or_else(|| EmptyingRefusal::Unreadable(LOADS.to_owned()))?;
     Ok(EngineReport { load: Some(load), version: version(&text) })
 }
 
 /// Refuses a paused engine: `/continue_generation` would resume what a trainer has paused.
-fn check_not_paused(emptying: &Emptying<'_>) -> Result<(), Refusal> {
+fn check_not_paused(emptying: &Emptying<'_>) -> Result<(), EmptyingRefusal> {
     let key = emptying.calls.key(WhichKey::Api)?;
     let ask = |path| emptying.calls.get(path, key, QUERY_TAKES);
     match ask("/ready")?.status {
         200 => Ok(()),
         // It is well, and does not take requests.
-        503 if ask("/ping")?.status == 200 => Err(Refusal::Paused),
+        503 if ask("/ping")?.status == 200 => Err(EmptyingRefusal::Paused),
         404 if emptying.allows(CachePermission::Unpause) => Ok(()),
-        404 => Err(Refusal::NotAllowed {
+        404 => Err(EmptyingRefusal::NotAllowed {
             permission: CachePermission::Unpause,
             why: "SGLang before 0.5.21 does not report whether it was paused, and \
                   would resume",
         }),
-        status => Err(Refusal::NotReady(status)),
+        status => Err(EmptyingRefusal::NotReady(status)),
     }
 }
 
@@ -302,15 +302,15 @@ fn retract(
     known: &EngineReport,
     key: Option<WhichKey>,
     pausing: &mut dyn Pausing,
-) -> Result<String, Refusal> {
+) -> Result<String, EmptyingRefusal> {
     if known.version.is_none_or(|version| version < RETRACTS_SINCE) {
-        return Err(Refusal::TooOld(
+        return Err(EmptyingRefusal::TooOld(
             "SGLang before 0.5.6 ends all requests when it is paused, and its version is not in \
              /v1/loads: it is not paused",
         ));
     }
     let calls = emptying.calls;
-    pausing.begin().map_err(Refusal::NotWrittenDown)?;
+    pausing.begin().map_err(EmptyingRefusal::NotWrittenDown)?;
     let paused = calls.post(PAUSE, Some(&json!({"mode": "retract"})), key, PAUSING_TAKES);
     let flushed = match &paused {
         Ok(answer) if answer.is_success() => {
@@ -324,7 +324,7 @@ fn retract(
         _ => None,
     };
     // It may be paused even where it did not answer.
-    pausing.end().map_err(Refusal::StillPaused)?;
+    pausing.end().map_err(EmptyingRefusal::StillPaused)?;
     // A probe during the pause leaves it marked as unhealthy until the next one; the result does
     // not matter.
     let _ = calls.get("/health", None, HEALTH_TAKES);
@@ -340,7 +340,7 @@ fn retract(
         }
         Some(Ok(answer)) => Err(refused(FLUSH, &answer, key)),
         Some(Err(error)) => Err(error),
-        None => Err(Refusal::Unreadable(PAUSE.to_owned())),
+        None => Err(EmptyingRefusal::Unreadable(PAUSE.to_owned())),
     }
 }
 
@@ -348,22 +348,22 @@ fn proceed(
     calls: &dyn EngineCalls,
     key: Option<WhichKey>,
     patience: Duration,
-) -> Result<Answer, Refusal> {
+) -> Result<HttpResponse, EmptyingRefusal> {
     let body = json!({"torch_empty_cache": true});
     let answer = calls.post(CONTINUE, Some(&body), key, patience)?;
     match answer.status {
-        404 => Err(Refusal::TooOld("this SGLang has no /continue_generation")),
+        404 => Err(EmptyingRefusal::TooOld("this SGLang has no /continue_generation")),
         _ if answer.is_success() => Ok(answer),
         _ => Err(refused(CONTINUE, &answer, key)),
     }
 }
 
-fn refused(path: &str, answer: &Answer, key: Option<WhichKey>) -> Refusal {
-    Refusal::of(path, answer, key.is_some(), CONTROL_KEY)
+fn refused(path: &str, answer: &HttpResponse, key: Option<WhichKey>) -> EmptyingRefusal {
+    EmptyingRefusal::of(path, answer, key.is_some(), CONTROL_KEY)
 }
 
 /// Has one that was paused go on.
-fn go_on(calls: &dyn EngineCalls) -> Result<(), Refusal> {
+fn go_on(calls: &dyn EngineCalls) -> Result<(), EmptyingRefusal> {
     let key = calls.key(WhichKey::Control)?;
     proceed(calls, key, PAUSING_TAKES).map(drop)
 }

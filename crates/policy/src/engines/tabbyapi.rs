@@ -4,7 +4,7 @@
 //! Its `config.yml` may name another port, and is not read. `POST /v1/model/unload` returns the
 //! model's memory; requests fail until a model is loaded again.
 
-use super::command_line::{ProcessRole, Program, Serving};
+use super::command_line::{ProcessRole, Program, ServingArguments};
 use super::facts::{EngineFacts, HealthPath};
 use crate::model::EngineKind;
 
@@ -20,7 +20,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     host_options: &["--host"],
     model_options: &["--model-name"],
     variables: &[HOST, PORT, MODEL],
-    of_variables: |variable| Serving::of_environment(variable, [HOST, PORT, MODEL]),
+    of_variables: |variable| ServingArguments::of_environment(variable, [HOST, PORT, MODEL]),
     // Its /health returns 503 from the first failed request on, for as long as it lives.
     health: &[HealthPath::of("/.well-known/serviceinfo"), HealthPath::of("/health")],
     images: &["ghcr.io/theroyallab/tabbyapi"],

@@ -172,7 +172,7 @@ fn commands_that_only_mention_an_engine_are_no_engine() {
 fn port_host_and_model_are_read_and_keys_are_ignored() {
     let of = |kind, line: &str| serving(kind, &words(line));
     let vllm = of(Vllm, "python vllm serve /m --api-key secret --port=8001 --host 0.0.0.0");
-    let expected = Serving {
+    let expected = ServingArguments {
         host: Some("0.0.0.0".to_owned()),
         port: Some(8001),
         model: Some("/m".to_owned()),

@@ -1,6 +1,6 @@
 //! Hugging Face's text-generation-inference.
 
-use super::command_line::{ProcessRole, Program, Serving};
+use super::command_line::{ProcessRole, Program, ServingArguments};
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::last_words::Reason;
 use super::load::sum;
@@ -15,7 +15,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     model_options: &["--model-id"],
     // HOSTNAME is the container's own name, and no address that it listens at.
     variables: &["PORT", "MODEL_ID"],
-    of_variables: |variable| Serving::of_environment(variable, ["", "PORT", "MODEL_ID"]),
+    of_variables: |variable| ServingArguments::of_environment(variable, ["", "PORT", "MODEL_ID"]),
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
     last_words: &[

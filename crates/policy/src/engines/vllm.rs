@@ -1,7 +1,7 @@
 //! vLLM.
 
 use super::command_line::{EnginePart, ProcessRole, Program, option};
-use super::emptying::GivesBack;
+use super::emptying::ReclaimMethod;
 use super::facts::{EngineFacts, HealthPath, LoadSource, MemoryShare, ShareOf, UsualShare};
 use super::last_words::{LastWords, Reason, python_status, worker_name};
 use super::launch_command::SizeOptions;
@@ -60,7 +60,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     },
     // /reset_prefix_cache frees blocks within a pool that stays, and what /release_kv_cache_memory
     // gives is taken again by the /wake_up behind it.
-    gives_back: GivesBack::Never(
+    gives_back: ReclaimMethod::Never(
         "vLLM gives no memory back while it serves: its KV cache is one pool from start to end, \
          /reset_prefix_cache frees 0 bytes of it, and /sleep with /wake_up may kill the engine or \
          the host. Start it with a smaller --gpu-memory-utilization",

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::gate::with_text;
 use super::names::named;
 use super::wording::{bytes_text, measured_bytes_text};
-use super::{Baseline, EnginePhase, Holder, Lingering, Orphan};
+use super::{Baseline, EnginePhase, Holder, LingeringMemory, Orphan};
 
 named! {
     /// The state of memory that no counter of the kernel names.
@@ -143,7 +143,7 @@ pub enum AssessmentEvidence {
     /// Memory is being returned.
     Falling {
         /// The lingering memory.
-        what: Lingering,
+        what: LingeringMemory,
         /// Pace of the return.
         bytes_per_second: f64,
         /// Time until all is returned, at that pace.
@@ -261,8 +261,8 @@ impl fmt::Display for AssessmentEvidence {
             Self::Orphan(orphan) => orphan.fmt(f),
             Self::Falling { what, bytes_per_second, seconds } => {
                 let what = match what {
-                    Lingering::Unaccounted => "memory in no counter",
-                    Lingering::Shmem => "shared memory",
+                    LingeringMemory::Unaccounted => "memory in no counter",
+                    LingeringMemory::Shmem => "shared memory",
                 };
                 let pace = measured_bytes_text(bytes_per_second.abs());
                 write!(f, "{what} falls by {pace}/s")?;

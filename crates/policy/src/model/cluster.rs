@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::names::named;
 use super::{
-    CLUSTER_LABEL, EXPORTED_NODE_LABEL, Moment, NODE_LABEL, PeerAddress, Reading, Schema,
-    SeriesKey, WellLevel,
+    CLUSTER_LABEL, EXPORTED_NODE_LABEL, Moment, NODE_LABEL, NodeHealthLevel, PeerAddress, Reading,
+    Schema, SeriesKey,
 };
 
 /// Most peers that a node queries.
@@ -236,7 +236,7 @@ pub struct NodeStatus {
     /// Memory of the node by its last answer, as far as it is known.
     pub memory: NodeMemory,
     /// Whether it is well by its last answer; `None`: it does not report that.
-    pub level: Option<WellLevel>,
+    pub level: Option<NodeHealthLevel>,
     /// The URL of its page, where it is known to have one.
     pub url: Option<Arc<str>>,
 }

@@ -43,7 +43,7 @@ impl Event {
 impl Serialize for Event {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
-        struct Written<'a> {
+        struct SerializedEvent<'a> {
             #[serde(flatten)]
             kind: &'a EventKind,
             utc: Option<Timestamp>,
@@ -53,7 +53,8 @@ impl Serialize for Event {
             claimed_by: Option<&'static str>,
         }
         let claimed_by = self.is_claimed().then_some("syslog");
-        Written { kind: &self.kind, utc: self.utc, seq: self.seq, claimed_by }.serialize(serializer)
+        SerializedEvent { kind: &self.kind, utc: self.utc, seq: self.seq, claimed_by }
+            .serialize(serializer)
     }
 }
 

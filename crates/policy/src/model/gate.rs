@@ -59,7 +59,7 @@ pub struct Trend {
 
 /// Recent changes of the amounts that the gate reads; `None` where there are too few samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Motion {
+pub struct MemoryTrends {
     /// Available memory.
     pub available: Option<Trend>,
     /// Free memory in blocks of at least 2 MiB.
@@ -118,7 +118,7 @@ pub struct GateMemory {
     #[serde(serialize_with = "known")]
     pub orphans: Reading<Arc<[Orphan]>>,
     /// Recent changes.
-    pub motion: Motion,
+    pub motion: MemoryTrends,
 }
 
 impl GateMemory {
@@ -138,7 +138,7 @@ impl GateMemory {
         baseline: Baseline { bytes: 0, is_learned: false },
         shmem: Reading::Unsupported,
         orphans: Reading::Unsupported,
-        motion: Motion { available: None, contiguous: None, unaccounted: None, shmem: None },
+        motion: MemoryTrends { available: None, contiguous: None, unaccounted: None, shmem: None },
     };
 }
 
@@ -181,7 +181,7 @@ pub enum GateReason {
     /// Memory of an engine is still being returned.
     Releasing {
         /// `unaccounted` or `shmem`.
-        what: Lingering,
+        what: LingeringMemory,
         /// Remaining memory above the baseline.
         held_bytes: u64,
         /// Pace of the return.
@@ -292,7 +292,7 @@ pub struct PeerAnswer {
 /// Memory that may stay for a while after its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Lingering {
+pub enum LingeringMemory {
     /// Memory that no counter names.
     Unaccounted,
     /// Shared memory.
@@ -425,7 +425,7 @@ impl GateReason {
     }
 }
 
-impl Lingering {
+impl LingeringMemory {
     fn is_where(self) -> &'static str {
         match self {
             Self::Unaccounted => "in no counter of the kernel (a driver holds it)",

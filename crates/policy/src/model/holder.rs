@@ -104,7 +104,7 @@ impl fmt::Display for Holder {
 
 /// A task, a process or one of its threads, as `/proc` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskSeen {
+pub struct ObservedTask {
     /// Its own number, which the kernel log names, and when it started.
     pub id: ProcessId,
     /// `D`: it waits in the kernel, and no signal reaches it.
@@ -150,7 +150,7 @@ pub struct HolderReadings {
     pub socket_bytes: Reading<u64>,
     /// The requested tasks that exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tasks: Vec<TaskSeen>,
+    pub tasks: Vec<ObservedTask>,
     /// Why there is no list, if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,

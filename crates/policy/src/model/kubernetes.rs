@@ -23,7 +23,7 @@ named! {
 
     /// What is done in Kubernetes before a reboot.
     #[derive(Default)]
-    pub enum Drain {
+    pub enum DrainMode {
         /// The node stays as it is.
         #[default]
         None = "none",
@@ -115,7 +115,7 @@ pub struct KubernetesSettings {
     /// Whether the node offers the resource [`Self::RESOURCE`].
     pub extended_resource: bool,
     /// What is done before a reboot.
-    pub drain: Drain,
+    pub drain: DrainMode,
     /// How long a reboot waits for that.
     pub drain_for: Duration,
 }
@@ -152,7 +152,7 @@ impl Default for KubernetesSettings {
             conditions: Self::default_conditions(),
             events: true,
             extended_resource: false,
-            drain: Drain::default(),
+            drain: DrainMode::default(),
             drain_for: Self::DRAIN_FOR,
         }
     }

@@ -82,22 +82,22 @@ pub use event::{Event, EventKind, SYSLOG_SEQ_BASE};
 pub use fault_class::{DeathTime, FaultClass, OomBound, XidClass};
 pub use fleet::FleetAction;
 pub use gate::{
-    Baseline, GateMemory, GateNote, GateReason, GateResponse, Lingering, Motion, Orphan,
-    PeerAnswer, PeerGate, Trend,
+    Baseline, GateMemory, GateNote, GateReason, GateResponse, LingeringMemory, MemoryTrends,
+    Orphan, PeerAnswer, PeerGate, Trend,
 };
 pub use gpu::{
     GpuDevice, GpuDriver, GpuHealth, GpuInstance, GpuMemory, GpuPicture, GpuProcess, GpuReadings,
     GpuRecovery,
 };
 pub use grade::{Grade, Grades, mode_text};
-pub use holder::{HiddenProcess, Holder, HolderReadings, TaskSeen};
+pub use holder::{HiddenProcess, Holder, HolderReadings, ObservedTask};
 pub use identity::{ContainerRuntime, EngineUser, Proof, UserUnit};
 pub use kernel_faults::{
     GpuLossSign, KernelEvent, KillerDaemon, OomConstraint, PageRecovery, Pool, Recovery,
 };
 pub use kubernetes::{
-    DaemonSetName, Drain, KubernetesAccess, KubernetesSettings, NodeCondition, NodeDrain, Taint,
-    TaintEffect,
+    DaemonSetName, DrainMode, KubernetesAccess, KubernetesSettings, NodeCondition, NodeDrain,
+    Taint, TaintEffect,
 };
 pub use lease::{
     GANG_LEASE, GangReading, Lease, LeaseCall, LeaseChange, LeaseEnd, LeaseHolder, LeaseNews,
@@ -108,12 +108,13 @@ pub use moment::Moment;
 pub(crate) use names::named;
 pub use observation::{KernelRecord, Observation, Readings, Source};
 pub use operator::{OperatorCommand, OperatorOrder, Pause, RuleSelector, author, remote_author};
-pub use past::{Past, PastAct, PendingApproval};
+pub use past::{EarlierRuns, PastAct, PendingApproval};
 pub use peer::PeerAddress;
 pub use picture::{
-    ApprovalPicture, EnginePicture, Happened, HappenedKind, HappenedLevel, MOST_HAPPENED,
-    MOST_PAST_HAPPENED, Machine, MemoryHistory, MemoryPart, MemoryPicture, NodePicture, NodeState,
-    PartHistory, PartKind, Picture, Queue, SilencePicture, WaitKind, Waiting, Well, WellLevel,
+    ApprovalPicture, EnginePicture, MOST_HAPPENED, MOST_PAST_HAPPENED, MachineInfo, MemoryHistory,
+    MemoryPart, MemoryPicture, NodeHealth, NodeHealthLevel, NodePicture, NodeState, PartHistory,
+    PartKind, Picture, Queue, RecentEvent, RecentEventKind, RecentEventLevel, SilencePicture,
+    WaitKind, WaitingStart,
 };
 pub use pod::Pod;
 pub use pool::{EnginePools, HOST_POOL, MemoryPool, MemoryPools, PoolFigures, PoolKind};
@@ -138,12 +139,12 @@ pub use received_alert::{
 };
 pub use release::{Release, ReleaseEnd, ReleaseMemory, ReleasePoint, WhyUnknown};
 pub use restart::{
-    DeclaredRestart, DeferredRestart, EndedWorkload, GangStart, PastRank, PastRanks, Requested,
+    DeclaredRestart, DeferredRestart, EndedWorkload, GangStart, OnRequest, PastRank, PastRanks,
     RestartLimits, RestartMatch, RestartReadings, RestartState, RestartStatus, Supervisor,
     Workload, WorkloadEnd, WorkloadHealth, WorkloadLog, WorkloadState,
 };
 pub use series::{METRICS, Metric, MetricKind, Schema, metric};
-pub use shipped::{ADD_SHIPPED, Part, ShippedRule, off_names, off_text};
+pub use shipped::{ADD_SHIPPED, ShippedPart, ShippedRule, off_names, off_text};
 pub use start::{GateRequest, StartNeed, StartSettings, pool_names};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::names::named;
 use super::{
-    ClusterReadings, EngineHealth, EngineReadings, Event, GpuReadings, HolderReadings,
-    LeaseReadings, LoggedInReadings, OperatorCommand, Outcome, Past, Pause, Reading,
-    ReceivedAlerts, RestartReadings, SYSLOG_SEQ_BASE, Schema, SeriesKey, TrackedReading,
+    ClusterReadings, EarlierRuns, EngineHealth, EngineReadings, Event, GpuReadings, HolderReadings,
+    LeaseReadings, LoggedInReadings, OperatorCommand, Outcome, Pause, Reading, ReceivedAlerts,
+    RestartReadings, SYSLOG_SEQ_BASE, Schema, SeriesKey, TrackedReading,
 };
 
 named! {
@@ -127,7 +127,7 @@ pub enum Observation {
     /// The panic switch: `Some` from now on, or `None` again.
     Pause(Option<Pause>),
     /// Data of earlier runs from the journal.
-    Past(Box<Past>),
+    Past(Box<EarlierRuns>),
     /// A scan for inference engines.
     Engines(Box<EngineReadings>),
     /// A health check of an engine.

@@ -13,7 +13,7 @@ use super::{
 
 /// Data of earlier runs from the journal. The policy holds until it has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Past {
+pub struct EarlierRuns {
     /// Acts, and those of observe mode; oldest first.
     pub acts: Vec<PastAct>,
     /// Approval requests that are still open.

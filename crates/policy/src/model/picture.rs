@@ -31,17 +31,17 @@ pub struct Picture {
     /// Time since the daemon started.
     pub uptime_seconds: f64,
     /// Whether the node is well.
-    pub well: Well,
+    pub well: NodeHealth,
     /// Model, memory and GPU of the node.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// Where memory is.
     pub memory: MemoryPicture,
     /// The inference engines, by name.
     pub engines: Vec<EnginePicture>,
     /// What happened and what was decided, the newest first.
-    pub happened: Vec<Happened>,
+    pub happened: Vec<RecentEvent>,
     /// Who waits for memory.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingStart>,
     /// The nodes of the cluster: those that are unknown, then the worst, then the weakest; empty
     /// without a cluster.
     pub nodes: Vec<NodePicture>,
@@ -54,7 +54,7 @@ pub struct Picture {
 
 named! {
     /// Whether a node is well.
-    pub enum WellLevel {
+    pub enum NodeHealthLevel {
         /// Nothing needs attention.
         Well = "well",
         /// Whether it is well is unknown.
@@ -82,7 +82,7 @@ named! {
     }
 
     /// What an entry of the past is.
-    pub enum HappenedKind {
+    pub enum RecentEventKind {
         /// An event of the kernel log or of the program.
         Event = "event",
         /// An alert began or ceased to fire.
@@ -92,7 +92,7 @@ named! {
     }
 
     /// The weight of an entry of the past.
-    pub enum HappenedLevel {
+    pub enum RecentEventLevel {
         /// For the record.
         Info = "info",
         /// It may need attention.
@@ -122,9 +122,9 @@ named! {
 
 /// Whether the node is well, and why not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Well {
+pub struct NodeHealth {
     /// The worst of the reasons.
-    pub level: WellLevel,
+    pub level: NodeHealthLevel,
     /// What is the matter, the worst first, and what a person can do about it.
     pub reasons: Vec<String>,
     /// What is no trouble and explains the rest, as rules that this machine cannot evaluate.
@@ -134,7 +134,7 @@ pub struct Well {
 
 /// Model, memory and GPU of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct MachineInfo {
     /// Its model, as the firmware names it.
     #[serde(default)]
     pub model: Option<String>,
@@ -229,13 +229,13 @@ pub struct Queue {
 
 /// An entry of the past.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Happened {
+pub struct RecentEvent {
     /// When it happened last.
     pub at: Timestamp,
     /// What it is.
-    pub kind: HappenedKind,
+    pub kind: RecentEventKind,
     /// Its weight.
-    pub level: HappenedLevel,
+    pub level: RecentEventLevel,
     /// One line. In observe mode, a decision says what would have been done.
     pub text: String,
     /// Of a decision: its number.
@@ -258,7 +258,7 @@ fn once() -> u64 {
 
 /// A start or a restart that waits for memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Waiting {
+pub struct WaitingStart {
     /// Name of the start or of the restart.
     pub who: String,
     /// What it needs, where that is known.
@@ -288,7 +288,7 @@ pub struct NodePicture {
     pub state: NodeState,
     /// Whether it is well; `None`: it does not answer, or its version does not report that.
     #[serde(default)]
-    pub level: Option<WellLevel>,
+    pub level: Option<NodeHealthLevel>,
     /// Whether it has the least available memory.
     pub weakest: bool,
     /// Its available memory.
@@ -355,7 +355,7 @@ pub struct MemoryHistory {
     pub reserve_bytes: Vec<Option<u64>>,
     /// What happened in that time, the newest first.
     #[serde(default)]
-    pub happened: Vec<Happened>,
+    pub happened: Vec<RecentEvent>,
 }
 
 /// A part of memory over time.

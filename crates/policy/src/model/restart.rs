@@ -110,7 +110,7 @@ impl Workload {
 /// Whether an end was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Requested {
+pub enum OnRequest {
     /// Its supervisor received a request to stop it.
     Yes,
     /// There was no request.
@@ -140,7 +140,7 @@ pub struct WorkloadEnd {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,
     /// Whether the end was requested.
-    pub requested: Requested,
+    pub requested: OnRequest,
     /// Whether its supervisor does not report requests to stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub are_stops_silent: bool,
@@ -173,7 +173,7 @@ impl WorkloadEnd {
             exit_code: None,
             is_oom_killed: false,
             error: None,
-            requested: Requested::Unknown,
+            requested: OnRequest::Unknown,
             are_stops_silent: false,
             is_pod_stopped: false,
             log: None,

@@ -9,12 +9,12 @@ pub struct ShippedRule {
     /// Group and alert name.
     pub id: RuleId,
     /// What else it is known as.
-    pub part: Option<Part>,
+    pub part: Option<ShippedPart>,
 }
 
 named! {
     /// What only one rule does.
-    pub enum Part {
+    pub enum ShippedPart {
         /// Stops the engine whose growth takes the memory.
         Brake = "brake",
         /// Evicts model files behind a loading engine.
@@ -66,7 +66,11 @@ mod tests {
         assert_eq!(off_text(&[]), None);
         let one = off_text(&[rule("A", None)]).unwrap();
         assert_eq!(one, "the shipped rule g/A is off");
-        let all = [rule("A", None), rule("B", Some(Part::Brake)), rule("C", Some(Part::LoadGuard))];
+        let all = [
+            rule("A", None),
+            rule("B", Some(ShippedPart::Brake)),
+            rule("C", Some(ShippedPart::LoadGuard)),
+        ];
         let text = "3 shipped rules are off, among them the brake (g/B) and the load guard (g/C)";
         assert_eq!(off_text(&all).unwrap(), text);
         assert_eq!(off_names(&all), "g/A, g/B, g/C");

@@ -84,7 +84,7 @@ pub fn seconds_text(duration: Duration) -> String {
 /// instant, when it was that time of day last, or seconds since 1970. Without a zone it is UTC.
 pub fn instant(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     let expected = || EXPECTED.to_owned();
-    if let Some(known) = absolute(text, now, Turn::Last) {
+    if let Some(known) = absolute(text, now, DayDirection::Last) {
         return known.ok_or_else(expected);
     }
     let ago = duration(text.strip_prefix('-').unwrap_or(text)).map_err(|_| expected())?;
@@ -94,18 +94,18 @@ pub fn instant(text: &str, now: Timestamp) -> Result<Timestamp, String> {
 /// An instant that something lasts until: as [`instant`], but the time of day is its next one, and
 /// no duration is one.
 pub fn end(text: &str, now: Timestamp) -> Result<Timestamp, String> {
-    absolute(text, now, Turn::Next).flatten().ok_or_else(|| EXPECTED_END.to_owned())
+    absolute(text, now, DayDirection::Next).flatten().ok_or_else(|| EXPECTED_END.to_owned())
 }
 
 /// The day of a time of day.
 #[derive(Clone, Copy)]
-enum Turn {
+enum DayDirection {
     Last,
     Next,
 }
 
 /// `None` where it has no such form, and `Some(None)` where it has and is out of range.
-fn absolute(text: &str, now: Timestamp, turn: Turn) -> Option<Option<Timestamp>> {
+fn absolute(text: &str, now: Timestamp, turn: DayDirection) -> Option<Option<Timestamp>> {
     let begins_with_digit = text.starts_with(|first: char| first.is_ascii_digit());
     if begins_with_digit && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return Some(text.parse().ok().and_then(of_seconds));
@@ -128,14 +128,14 @@ fn of_seconds(seconds: f64) -> Option<Timestamp> {
     Timestamp::from_millisecond(milliseconds).ok()
 }
 
-fn of_day(time: Time, now: Timestamp, turn: Turn) -> Option<Timestamp> {
+fn of_day(time: Time, now: Timestamp, turn: DayDirection) -> Option<Timestamp> {
     let today = now.to_zoned(TimeZone::UTC).date();
     let on = |date: Date| Some(date.to_datetime(time).to_zoned(TimeZone::UTC).ok()?.timestamp());
     let (at, day) = (on(today)?, Span::new().days(1));
     match turn {
-        Turn::Last if at > now => on(today.checked_sub(day).ok()?),
-        Turn::Next if at <= now => on(today.checked_add(day).ok()?),
-        Turn::Last | Turn::Next => Some(at),
+        DayDirection::Last if at > now => on(today.checked_sub(day).ok()?),
+        DayDirection::Next if at <= now => on(today.checked_add(day).ok()?),
+        DayDirection::Last | DayDirection::Next => Some(at),
     }
 }
 

@@ -9,7 +9,7 @@ const SHOWN_CHARS: usize = 160;
 
 /// A response of any status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct HttpResponse {
     /// The HTTP status.
     pub status: u16,
     /// The body, or its beginning.
@@ -18,7 +18,7 @@ pub struct Answer {
     pub is_cut: bool,
 }
 
-impl Answer {
+impl HttpResponse {
     /// Whether it was done.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)

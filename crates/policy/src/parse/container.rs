@@ -20,7 +20,7 @@ use crate::model::{Pod, ProcessId};
 pub use cri::{CriExit, CriStatus, cri_end, pod_container};
 pub use log::{log_end, may_hold_secret, output_end, pod_log_end};
 pub use pod::{Sandbox, is_of_pods, named_pod, pod_uid};
-pub use state::{ContainerEvent, Inspected, end_after, event, inspected, requested, time};
+pub use state::{ContainerEvent, InspectedContainer, end_after, event, inspected, requested, time};
 
 /// Containers of a node that are read; the rest are ignored.
 const MAX_CONTAINERS: usize = 1024;

@@ -12,7 +12,7 @@ pub const MOST_TARGETS: usize = 10_000;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Group {
+struct TargetGroup {
     #[serde(default)]
     targets: Vec<String>,
     #[serde(default)]
@@ -24,7 +24,7 @@ struct Group {
 /// # Errors
 /// Says what is wrong, with line and column where they are known.
 pub fn targets(text: &str, is_json: bool) -> Result<Vec<PeerAddress>, String> {
-    let groups: Vec<Group> = match is_json {
+    let groups: Vec<TargetGroup> = match is_json {
         true => serde_json::from_str(text).map_err(|error| error.to_string())?,
         // As one is for a moment that is being written.
         false if text.trim().is_empty() => {
@@ -33,7 +33,7 @@ pub fn targets(text: &str, is_json: bool) -> Result<Vec<PeerAddress>, String> {
         false => serde_saphyr::from_str(text).map_err(|error| first_line(&error.to_string()))?,
     };
     let mut found: Vec<PeerAddress> = Vec::new();
-    for Group { targets, labels } in groups {
+    for TargetGroup { targets, labels } in groups {
         let is_alone = targets.len() == 1;
         // One name for several nodes is none.
         let name = labels.get(NODE_LABEL).filter(|name| is_alone && is_fine(name));

@@ -152,7 +152,7 @@ impl Model<'_> {
 
 /// The keys in the head, up to its end or the first that is cut.
 fn keys(head: &[u8]) -> Result<BTreeMap<String, Value>, String> {
-    let mut reader = Reader { rest: head };
+    let mut reader = GgufReader { rest: head };
     if reader.take(4) != Some(b"GGUF") {
         return Err("it is no GGUF file".to_owned());
     }
@@ -171,11 +171,11 @@ fn keys(head: &[u8]) -> Result<BTreeMap<String, Value>, String> {
     Ok(keys)
 }
 
-struct Reader<'h> {
+struct GgufReader<'h> {
     rest: &'h [u8],
 }
 
-impl<'h> Reader<'h> {
+impl<'h> GgufReader<'h> {
     fn take(&mut self, count: u64) -> Option<&'h [u8]> {
         let (taken, rest) = self.rest.split_at_checked(usize::try_from(count).ok()?)?;
         self.rest = rest;

@@ -50,7 +50,7 @@ const POWERS_WATTS: std::ops::RangeInclusive<f64> = 0.0..=100_000.0;
 
 /// A request line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
+pub struct GpuRequest {
     /// [`VERSION`].
     pub version: u32,
     /// Number of the request, unique within a run of the process.
@@ -82,7 +82,7 @@ pub enum QueryResult {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unavailable {
     /// Which part is missing.
-    pub kind: Lack,
+    pub kind: MissingGpuPart,
     /// The reason, for people.
     pub why: Arc<str>,
 }
@@ -90,7 +90,7 @@ pub struct Unavailable {
 /// The part that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Lack {
+pub enum MissingGpuPart {
     /// The library is not there.
     Library,
     /// No driver is loaded.

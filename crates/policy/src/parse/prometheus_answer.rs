@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
-struct Answer<'t> {
+struct QueryResponse<'t> {
     #[serde(borrow)]
     status: Cow<'t, str>,
     #[serde(borrow, default)]
@@ -45,7 +45,7 @@ pub struct VectorSample<'t> {
 /// # Errors
 /// It is an error, or no vector.
 pub fn vector(text: &[u8]) -> Result<Vec<VectorSample<'_>>, String> {
-    let answer: Answer<'_> =
+    let answer: QueryResponse<'_> =
         serde_json::from_slice(text).map_err(|error| format!("it is no answer: {error}"))?;
     if answer.status != "success" {
         let why = answer.error.unwrap_or(Cow::Borrowed("it does not say why"));

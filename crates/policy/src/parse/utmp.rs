@@ -11,7 +11,7 @@ use super::process::printable;
 const MOST_RECORDS: usize = 4096;
 
 /// Bytes of the file that are read.
-pub const MOST_BYTES: usize = MOST_RECORDS * Layout::Wide.record_bytes();
+pub const MOST_BYTES: usize = MOST_RECORDS * UtmpLayout::Wide.record_bytes();
 
 /// Offsets of the fields that both layouts share (`struct utmp` of glibc).
 const KIND: usize = 0;
@@ -28,14 +28,14 @@ const USER_PROCESS: i16 = 7;
 
 /// How long a record is, which is a matter of the architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum UtmpLayout {
     /// 32 bits for the time, as where programs of 32 bits are run too: x86-64.
     Narrow,
     /// 64 bits: aarch64.
     Wide,
 }
 
-impl Layout {
+impl UtmpLayout {
     /// The one of this machine.
     pub const NATIVE: Self = match cfg!(target_arch = "aarch64") {
         true => Self::Wide,
@@ -87,7 +87,7 @@ pub struct NotUtmp {
 ///
 /// # Errors
 /// It is not made of such records.
-pub fn logins(text: &[u8], layout: Layout) -> Result<Vec<Login>, NotUtmp> {
+pub fn logins(text: &[u8], layout: UtmpLayout) -> Result<Vec<Login>, NotUtmp> {
     let record = layout.record_bytes();
     if !text.len().is_multiple_of(record) {
         return Err(NotUtmp { length: text.len(), record });
@@ -96,7 +96,7 @@ pub fn logins(text: &[u8], layout: Layout) -> Result<Vec<Login>, NotUtmp> {
     Ok(records.filter_map(|record| login(record, layout)).collect())
 }
 
-fn login(record: &[u8], layout: Layout) -> Option<Login> {
+fn login(record: &[u8], layout: UtmpLayout) -> Option<Login> {
     if i16::from_ne_bytes(field(record, KIND)?) != USER_PROCESS {
         return None;
     }

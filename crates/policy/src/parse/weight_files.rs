@@ -200,7 +200,7 @@ fn first_name<'f>(set: &[&'f FoundFile]) -> Option<&'f str> {
 
 /// A file of a set: `NAME-00001-of-00003.gguf`.
 #[derive(Clone, Copy)]
-struct Part<'a> {
+struct SplitFile<'a> {
     /// The name without its number, or all of it.
     stem: &'a str,
     number: u32,
@@ -208,8 +208,8 @@ struct Part<'a> {
     of: Option<u32>,
 }
 
-fn set_of(name: &str) -> Part<'_> {
-    let alone = Part { stem: name, number: 1, of: None };
+fn set_of(name: &str) -> SplitFile<'_> {
+    let alone = SplitFile { stem: name, number: 1, of: None };
     let Some((stem, _)) = name.rsplit_once('.') else { return alone };
     let number = |text: &str| {
         let is_number = (4..=6).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
@@ -217,7 +217,7 @@ fn set_of(name: &str) -> Part<'_> {
     };
     let parts = stem.rsplit_once("-of-").and_then(|(before, of)| {
         let (stem, at) = before.rsplit_once('-')?;
-        Some(Part { stem, number: number(at)?, of: Some(number(of)?) })
+        Some(SplitFile { stem, number: number(at)?, of: Some(number(of)?) })
     });
     parts.unwrap_or(alone)
 }
@@ -234,7 +234,7 @@ fn complete_sets(files: Vec<&FoundFile>) -> Result<Vec<&FoundFile>, String> {
 
 /// A set, if no part of it is missing.
 fn complete<'f>(set: &[&'f FoundFile]) -> Result<Vec<&'f FoundFile>, String> {
-    let parts: Vec<Part<'_>> = set.iter().map(|file| set_of(&file.name)).collect();
+    let parts: Vec<SplitFile<'_>> = set.iter().map(|file| set_of(&file.name)).collect();
     let numbers: BTreeSet<u32> = parts.iter().map(|part| part.number).collect();
     let of = parts.iter().filter_map(|part| part.of).max();
     match of {

@@ -43,8 +43,8 @@ struct Index(Option<Vec<String>>);
 
 impl<'de> Deserialize<'de> for Index {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Top;
-        impl<'de> Visitor<'de> for Top {
+        struct TopLevel;
+        impl<'de> Visitor<'de> for TopLevel {
             type Value = Option<Vec<String>>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,7 +63,7 @@ impl<'de> Deserialize<'de> for Index {
                 Ok(files)
             }
         }
-        deserializer.deserialize_map(Top).map(Self)
+        deserializer.deserialize_map(TopLevel).map(Self)
     }
 }
 

@@ -122,20 +122,20 @@ impl Act {
 
 /// The reasons for which something is held, and when each was reported.
 #[derive(Clone, Debug)]
-pub(super) struct Holds<K> {
+pub(super) struct HoldReasons<K> {
     /// Why it is held now.
     current: Option<K>,
     /// When each reason was reported last, on the uptime clock.
     reported: BTreeMap<K, Duration>,
 }
 
-impl<K> Default for Holds<K> {
+impl<K> Default for HoldReasons<K> {
     fn default() -> Self {
         Self { current: None, reported: BTreeMap::new() }
     }
 }
 
-impl<K: Copy + Ord> Holds<K> {
+impl<K: Copy + Ord> HoldReasons<K> {
     /// It is held for that reason; returns whether this is to be reported.
     pub(super) fn hold(&mut self, reason: K, now: Duration) -> bool {
         let goes_on = self.current.replace(reason) == Some(reason);
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_hold_is_reported_when_its_reason_changes_and_once_a_minute() {
         let seconds = Duration::from_secs;
-        let mut holds = Holds::default();
+        let mut holds = HoldReasons::default();
         assert!(holds.is_empty());
         assert!(holds.hold('a', seconds(0)));
         assert!(!holds.hold('a', seconds(100)), "it goes on");

@@ -14,7 +14,7 @@ use super::rule::{Remedy, RemedyStep, Rule};
 use super::status::RuleState;
 use crate::model::{
     DeathTime, Decision, DecisionRecord, EventKind, FaultClass, KernelEvent, Killer, Mode, Moment,
-    OomBound, Outcome, ProgramEvent, Reading, RuleId, SeriesKey, WellLevel, XidClass,
+    NodeHealthLevel, OomBound, Outcome, ProgramEvent, Reading, RuleId, SeriesKey, XidClass,
 };
 
 /// What people are alerted to: these outcomes are counted from 0 on for what loaded rules may do.
@@ -77,7 +77,7 @@ pub(super) struct Counters {
     /// How many rules are in each state.
     rules: [Cell; RuleState::ALL.len()],
     /// 1 for the level of the node.
-    levels: [Cell; WellLevel::ALL.len()],
+    levels: [Cell; NodeHealthLevel::ALL.len()],
     failed_evaluations: Cell,
     /// Those of `cells` that only a log feeds which can be believed.
     of_believed_log: Range<usize>,
@@ -147,7 +147,7 @@ impl Counters {
             findings: [EventCells { count: Cell(0), last: Cell(0) }; ProgramEvent::KINDS.len()],
             classes: ClassCells::UNSET,
             rules: [Cell(0); RuleState::ALL.len()],
-            levels: [Cell(0); WellLevel::ALL.len()],
+            levels: [Cell(0); NodeHealthLevel::ALL.len()],
             failed_evaluations: Cell(0),
             of_believed_log: 0..0,
             of_kernel_log: 0,
@@ -189,7 +189,7 @@ impl Counters {
         counters.guard = GuardCells::new(&mut counters, store);
         counters.rules = RuleState::ALL
             .map(|state| counters.labelled(store, "uma_rules", ("state", state.name())));
-        counters.levels = WellLevel::NAMES
+        counters.levels = NodeHealthLevel::NAMES
             .map(|level| counters.labelled(store, "uma_node_health", ("level", level)));
         counters.failed_evaluations = counters.plain(store, "uma_rule_evaluation_failures_total");
         counters
@@ -434,8 +434,8 @@ impl Counters {
     }
 
     /// Whether the node is well.
-    pub(super) fn set_level(&mut self, level: WellLevel) {
-        for (cell, known) in self.levels.into_iter().zip(WellLevel::ALL) {
+    pub(super) fn set_level(&mut self, level: NodeHealthLevel) {
+        for (cell, known) in self.levels.into_iter().zip(NodeHealthLevel::ALL) {
             self.set(cell, f64::from(known == level));
         }
     }

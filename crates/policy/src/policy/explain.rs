@@ -10,7 +10,7 @@ use super::Policy;
 use super::aim::{Aimed, Case};
 use super::brake::Brake;
 use super::engines::Engines;
-use super::guard::{Guard, Guarded, Rail, stops_lost_rank};
+use super::guard::{Guard, GuardedProposal, Rail, stops_lost_rank};
 use super::reboot::{RebootFacts, Reboots};
 use super::remedy::RemedyProgress;
 use super::rule::{Query, RemedyStep, RuleSet};
@@ -196,7 +196,7 @@ impl RemedyFacts<'_> {
                     (self.engines, self.brake),
                     (at, self.case.mode),
                 );
-                let guarded = Guarded {
+                let guarded = GuardedProposal {
                     proposal: self.case.proposal(step, &aimed),
                     rails: &self.case.remedy.rails,
                     labels: self.case.alert.map(|(labels, _)| labels),

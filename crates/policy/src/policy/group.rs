@@ -20,7 +20,7 @@ use crate::model::{AlertChange, AlertState, Mode, Moment, NODE_LABEL, Outcome, R
 
 /// The rules of one group, and when they are evaluated next.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct RunningGroup {
     file: String,
     scope: RuleScope,
     interval: Duration,
@@ -43,7 +43,7 @@ struct RunningRule {
     may_enforce: bool,
     /// There is nothing that it could read.
     is_idle: bool,
-    cells: Cells,
+    cells: RuleCells,
     /// What the cells were set to last.
     published: Option<(RuleState, Option<[bool; 2]>, i64)>,
     changed: bool,
@@ -51,7 +51,7 @@ struct RunningRule {
 
 /// The series of one rule.
 #[derive(Clone, Debug)]
-struct Cells {
+struct RuleCells {
     states: [Cell; RuleState::NOTABLE.len()],
     /// For a rule with a remedy: whether its breaker is open, whether it waits for approval.
     guard: Option<[Cell; 2]>,
@@ -62,7 +62,7 @@ struct Cells {
 /// A rule, the state of its remedy, and labels and value of its alert if that fires.
 type RuleProgress<'a> = (&'a Rule, RemedyProgress, Option<(&'a Labels, f64)>);
 
-impl Group {
+impl RunningGroup {
     /// Takes over what `old` groups know of the same rules.
     pub(super) fn new(
         group: &RuleGroup,
@@ -73,7 +73,7 @@ impl Group {
         guard: &mut Guard,
     ) -> Self {
         let rules = group.rules.iter().map(|rule| {
-            let cells = Cells::new(rule, store, counters);
+            let cells = RuleCells::new(rule, store, counters);
             RunningRule::succeeding(old, rule, cells, at, guard)
         });
         Self {
@@ -284,7 +284,7 @@ impl Group {
     }
 }
 
-impl Cells {
+impl RuleCells {
     fn new(rule: &Rule, store: &mut SeriesStore, counters: &mut Counters) -> Self {
         let labels = [("group", &*rule.id.group), ("rule", &*rule.id.alert)];
         let states = RuleState::NOTABLE.map(|state| {
@@ -315,9 +315,9 @@ impl Cells {
 impl RunningRule {
     /// An unchanged rule keeps its state; a changed one starts afresh, except for its guard rails.
     fn succeeding(
-        old: &mut [Group],
+        old: &mut [RunningGroup],
         rule: &Rule,
-        cells: Cells,
+        cells: RuleCells,
         at: Moment,
         guard: &mut Guard,
     ) -> Self {

@@ -7,9 +7,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Step;
 use crate::model::{
-    AlertChange, AlertState, Decision, DecisionRecord, Event, EventKind, Happened, HappenedKind,
-    HappenedLevel, HoldReason, KernelEvent, MOST_HAPPENED, MOST_PAST_HAPPENED, MemoryState, Mode,
-    Moment, Outcome, OutcomeResult, ProgramEvent, ReceivedTurn, Target, printable_beginning,
+    AlertChange, AlertState, Decision, DecisionRecord, Event, EventKind, HoldReason, KernelEvent,
+    MOST_HAPPENED, MOST_PAST_HAPPENED, MemoryState, Mode, Moment, Outcome, OutcomeResult,
+    ProgramEvent, ReceivedTurn, RecentEvent, RecentEventKind, RecentEventLevel, Target,
+    printable_beginning,
 };
 
 /// Longer texts are cut. Names in them may be hostile.
@@ -25,8 +26,8 @@ const MOST_OF_STEP: usize = 64;
 #[derive(Debug)]
 pub(super) struct Happenings {
     /// The newest first.
-    newest: VecDeque<Happened>,
-    shared: Arc<[Happened]>,
+    newest: VecDeque<RecentEvent>,
+    shared: Arc<[RecentEvent]>,
     has_changed: bool,
 }
 
@@ -55,13 +56,13 @@ impl Happenings {
         }
     }
 
-    fn add(&mut self, entry: Happened) {
+    fn add(&mut self, entry: RecentEvent) {
         add(&mut self.newest, entry, MOST_HAPPENED);
         self.has_changed = true;
     }
 
     /// The newest first; the same `Arc` while nothing happens.
-    pub(super) fn shared(&mut self) -> Arc<[Happened]> {
+    pub(super) fn shared(&mut self) -> Arc<[RecentEvent]> {
         if std::mem::take(&mut self.has_changed) {
             self.shared = self.newest.iter().cloned().collect();
         }
@@ -71,8 +72,8 @@ impl Happenings {
 
 /// Adds the newest entry; so many are kept. One that happened before within ten minutes is counted
 /// instead.
-fn add(newest: &mut VecDeque<Happened>, mut entry: Happened, most: usize) {
-    let is_same = |known: &Happened| {
+fn add(newest: &mut VecDeque<RecentEvent>, mut entry: RecentEvent, most: usize) {
+    let is_same = |known: &RecentEvent| {
         (known.kind, &known.rule, &known.text) == (entry.kind, &entry.rule, &entry.text)
             && entry.at.duration_since(known.at) < AGAIN_WITHIN
     };
@@ -87,15 +88,15 @@ fn add(newest: &mut VecDeque<Happened>, mut entry: Happened, most: usize) {
 
 /// The newest entries of both, those of `earlier` beyond the ones of this run. This run's may be
 /// among `earlier`: it journals what the kernel log has of the time before its start.
-pub fn merged(newest: &[Happened], earlier: &[Happened]) -> Vec<Happened> {
-    let is_own = |entry: &&Happened| {
+pub fn merged(newest: &[RecentEvent], earlier: &[RecentEvent]) -> Vec<RecentEvent> {
+    let is_own = |entry: &&RecentEvent| {
         newest.iter().any(|own| {
             (own.at, own.kind, &own.rule, &own.text)
                 == (entry.at, entry.kind, &entry.rule, &entry.text)
         })
     };
     let beyond = earlier.iter().filter(|entry| !is_own(entry));
-    let mut all: Vec<Happened> = newest.iter().chain(beyond).cloned().collect();
+    let mut all: Vec<RecentEvent> = newest.iter().chain(beyond).cloned().collect();
     all.sort_by_key(|entry| std::cmp::Reverse(entry.at));
     all.truncate(MOST_HAPPENED);
     all
@@ -103,15 +104,19 @@ pub fn merged(newest: &[Happened], earlier: &[Happened]) -> Vec<Happened> {
 
 /// What happened since then, the newest first: the entries of this run, and those of the journal,
 /// which has more of them, and may not have the newest yet.
-pub fn past(newest: &[Happened], journalled: Vec<Happened>, since: Timestamp) -> Vec<Happened> {
-    let is_own = |entry: &Happened| {
+pub fn past(
+    newest: &[RecentEvent],
+    journalled: Vec<RecentEvent>,
+    since: Timestamp,
+) -> Vec<RecentEvent> {
+    let is_own = |entry: &RecentEvent| {
         newest.iter().any(|own| {
             (own.kind, &own.rule, &own.text) == (entry.kind, &entry.rule, &entry.text)
                 && own.at.duration_since(entry.at).abs() < AGAIN_WITHIN
         })
     };
     let beyond = journalled.into_iter().filter(|entry| !is_own(entry));
-    let mut all: Vec<Happened> = newest.iter().cloned().chain(beyond).collect();
+    let mut all: Vec<RecentEvent> = newest.iter().cloned().chain(beyond).collect();
     all.retain(|entry| entry.at >= since);
     all.sort_by_key(|entry| std::cmp::Reverse(entry.at));
     all.truncate(MOST_PAST_HAPPENED);
@@ -119,7 +124,7 @@ pub fn past(newest: &[Happened], journalled: Vec<Happened>, since: Timestamp) ->
 }
 
 /// Entries of the journal, the newest first, as they are shown; at most so many.
-pub fn folded(entries: impl IntoIterator<Item = Happened>, most: usize) -> Vec<Happened> {
+pub fn folded(entries: impl IntoIterator<Item = RecentEvent>, most: usize) -> Vec<RecentEvent> {
     let mut newest = VecDeque::new();
     for entry in entries {
         add(&mut newest, entry, most);
@@ -127,23 +132,23 @@ pub fn folded(entries: impl IntoIterator<Item = Happened>, most: usize) -> Vec<H
     newest.into()
 }
 
-fn entry(at: Timestamp, kind: HappenedKind, level: HappenedLevel, text: &str) -> Happened {
+fn entry(at: Timestamp, kind: RecentEventKind, level: RecentEventLevel, text: &str) -> RecentEvent {
     let (text, times) = (printable_beginning(text, MOST_CHARS), 1);
-    Happened { at, kind, level, text, id: None, rule: None, engine: None, times }
+    RecentEvent { at, kind, level, text, id: None, rule: None, engine: None, times }
 }
 
 /// The entry of an event; `None` for events that only matter to programs.
-pub fn of_event(event: &Event, now: Moment) -> Option<Happened> {
+pub fn of_event(event: &Event, now: Moment) -> Option<RecentEvent> {
     let at = event.utc.unwrap_or(now.utc);
     let (level, text) = match &event.kind {
         EventKind::Kernel(kernel) if event.is_claimed() => {
-            (HappenedLevel::Info, format!("a line that may be forged: {kernel}"))
+            (RecentEventLevel::Info, format!("a line that may be forged: {kernel}"))
         }
         EventKind::Kernel(kernel) => (level_of_kernel(kernel), kernel.to_string()),
         EventKind::Program(program) => (level_of_program(program)?, program.to_string()),
     };
-    let entry = entry(at, HappenedKind::Event, level, &text);
-    Some(Happened { engine: engine_of(&event.kind).map(str::to_owned), ..entry })
+    let entry = entry(at, RecentEventKind::Event, level, &text);
+    Some(RecentEvent { engine: engine_of(&event.kind).map(str::to_owned), ..entry })
 }
 
 fn engine_of(kind: &EventKind) -> Option<&str> {
@@ -156,18 +161,18 @@ fn engine_of(kind: &EventKind) -> Option<&str> {
     }
 }
 
-fn level_of_kernel(event: &KernelEvent) -> HappenedLevel {
+fn level_of_kernel(event: &KernelEvent) -> RecentEventLevel {
     match event {
         KernelEvent::UvmFatal
         | KernelEvent::GpuLost { .. }
         | KernelEvent::OomNoVictim
-        | KernelEvent::OomPanic => HappenedLevel::Critical,
-        KernelEvent::OomReaped { .. } => HappenedLevel::Info,
-        _ => HappenedLevel::Warning,
+        | KernelEvent::OomPanic => RecentEventLevel::Critical,
+        KernelEvent::OomReaped { .. } => RecentEventLevel::Info,
+        _ => RecentEventLevel::Warning,
     }
 }
 
-fn level_of_program(event: &ProgramEvent) -> Option<HappenedLevel> {
+fn level_of_program(event: &ProgramEvent) -> Option<RecentEventLevel> {
     Some(match event {
         // It turns with each request.
         ProgramEvent::EnginePhase { from: Some(from), to, .. } if from.is_up() && to.is_up() => {
@@ -175,24 +180,24 @@ fn level_of_program(event: &ProgramEvent) -> Option<HappenedLevel> {
         }
         ProgramEvent::UnaccountedBaseline { .. } => return None,
         ProgramEvent::UncleanBoot { .. } | ProgramEvent::EngineRankLost { .. } => {
-            HappenedLevel::Critical
+            RecentEventLevel::Critical
         }
         ProgramEvent::MemoryAssessed { state, .. } => match state {
-            MemoryState::Leaked | MemoryState::Wedged => HappenedLevel::Critical,
-            MemoryState::Orphan | MemoryState::HeldShmem => HappenedLevel::Warning,
-            _ => HappenedLevel::Info,
+            MemoryState::Leaked | MemoryState::Wedged => RecentEventLevel::Critical,
+            MemoryState::Orphan | MemoryState::HeldShmem => RecentEventLevel::Warning,
+            _ => RecentEventLevel::Info,
         },
         ProgramEvent::EngineStuck { stuck: true, .. } | ProgramEvent::JournalLost { .. } => {
-            HappenedLevel::Warning
+            RecentEventLevel::Warning
         }
-        ProgramEvent::EngineDied { report } if report.is_failure => HappenedLevel::Warning,
-        ProgramEvent::ReceivedAlert { to: ReceivedTurn::Firing, .. } => HappenedLevel::Warning,
-        _ => HappenedLevel::Info,
+        ProgramEvent::EngineDied { report } if report.is_failure => RecentEventLevel::Warning,
+        ProgramEvent::ReceivedAlert { to: ReceivedTurn::Firing, .. } => RecentEventLevel::Warning,
+        _ => RecentEventLevel::Info,
     })
 }
 
 /// The entry of an alert that began or ceased to fire.
-pub fn of_alert(change: &AlertChange) -> Option<Happened> {
+pub fn of_alert(change: &AlertChange) -> Option<RecentEvent> {
     let summary = change.annotations.get("summary").map(String::as_str).unwrap_or_default();
     let colon = if summary.is_empty() { "" } else { ": " };
     let alert = &change.rule.alert;
@@ -200,67 +205,68 @@ pub fn of_alert(change: &AlertChange) -> Option<Happened> {
         (_, AlertState::Firing) => {
             let is_critical =
                 change.labels.get("severity").is_some_and(|severity| **severity == *"critical");
-            let level = if is_critical { HappenedLevel::Critical } else { HappenedLevel::Warning };
+            let level =
+                if is_critical { RecentEventLevel::Critical } else { RecentEventLevel::Warning };
             (level, format!("{alert} fires{colon}{summary}"))
         }
-        (AlertState::Firing, _) => (HappenedLevel::Info, format!("{alert} has ended")),
+        (AlertState::Firing, _) => (RecentEventLevel::Info, format!("{alert} has ended")),
         _ => return None,
     };
-    let entry = entry(change.at.utc, HappenedKind::Alert, level, &text);
-    Some(Happened { rule: Some(change.rule.to_string()), ..entry })
+    let entry = entry(change.at.utc, RecentEventKind::Alert, level, &text);
+    Some(RecentEvent { rule: Some(change.rule.to_string()), ..entry })
 }
 
 /// The entry of a decision. In observe mode it says what would have been done.
-pub fn of_decision(made: &DecisionRecord) -> Happened {
+pub fn of_decision(made: &DecisionRecord) -> RecentEvent {
     let (level, text) = match (made.decision, made.mode) {
-        (Decision::Act, Mode::Enforce) => (HappenedLevel::Warning, made.deed()),
+        (Decision::Act, Mode::Enforce) => (RecentEventLevel::Warning, made.deed()),
         (Decision::Act, Mode::Observe) => {
-            (HappenedLevel::Info, format!("would {} (observe mode)", made.deed()))
+            (RecentEventLevel::Info, format!("would {} (observe mode)", made.deed()))
         }
         (Decision::Hold(HoldReason::NotEnforced), _) => {
-            (HappenedLevel::Info, made.unenforced().unwrap_or_default())
+            (RecentEventLevel::Info, made.unenforced().unwrap_or_default())
         }
         (Decision::Hold(HoldReason::Announced), _) => {
-            (HappenedLevel::Warning, made.announced().unwrap_or_default())
+            (RecentEventLevel::Warning, made.announced().unwrap_or_default())
         }
         (Decision::Hold(reason), _) => {
             let level = match reason {
-                HoldReason::Approval => HappenedLevel::Warning,
-                _ => HappenedLevel::Info,
+                HoldReason::Approval => RecentEventLevel::Warning,
+                _ => RecentEventLevel::Info,
             };
             (level, format!("holds {}: {}", made.deed(), reason.meaning()))
         }
     };
     let text = format!("{}: {text}", made.rule.alert);
-    let entry = entry(made.at.utc, HappenedKind::Decision, level, &text);
+    let entry = entry(made.at.utc, RecentEventKind::Decision, level, &text);
     let engine = match &made.target {
         Target::Engine(engine) => Some(engine.name.to_string()),
         _ => None,
     };
-    Happened { id: Some(made.id.0), rule: Some(made.rule.to_string()), engine, ..entry }
+    RecentEvent { id: Some(made.id.0), rule: Some(made.rule.to_string()), engine, ..entry }
 }
 
 /// The entry of an action that was not done as decided, or has a measured effect.
-pub fn of_outcome(outcome: &Outcome) -> Option<Happened> {
+pub fn of_outcome(outcome: &Outcome) -> Option<RecentEvent> {
     let action = &outcome.action;
     let (level, text) = match (&outcome.result, &outcome.effect) {
         (OutcomeResult::Skipped, _) | (OutcomeResult::Done, None) => return None,
         (OutcomeResult::Done, Some(effect)) => {
-            (HappenedLevel::Info, format!("{action} done: {effect}"))
+            (RecentEventLevel::Info, format!("{action} done: {effect}"))
         }
         (OutcomeResult::NotDone(why), _) => {
-            (HappenedLevel::Warning, format!("{action} was not done: {why}"))
+            (RecentEventLevel::Warning, format!("{action} was not done: {why}"))
         }
         (OutcomeResult::Failed(why), _) => {
-            (HappenedLevel::Critical, format!("{action} failed: {why}"))
+            (RecentEventLevel::Critical, format!("{action} failed: {why}"))
         }
         (OutcomeResult::TimedOut, _) => (
-            HappenedLevel::Critical,
+            RecentEventLevel::Critical,
             format!("{action} has not ended in time, and may still be going on"),
         ),
     };
-    let entry = entry(outcome.ended.utc, HappenedKind::Decision, level, &text);
-    Some(Happened { id: Some(outcome.decision.0), ..entry })
+    let entry = entry(outcome.ended.utc, RecentEventKind::Decision, level, &text);
+    Some(RecentEvent { id: Some(outcome.decision.0), ..entry })
 }
 
 #[cfg(test)]
@@ -271,8 +277,8 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
     }
 
-    fn event(second: i64, text: &str) -> Happened {
-        entry(at(second), HappenedKind::Event, HappenedLevel::Info, text)
+    fn event(second: i64, text: &str) -> RecentEvent {
+        entry(at(second), RecentEventKind::Event, RecentEventLevel::Info, text)
     }
 
     #[test]

@@ -9,8 +9,8 @@ use super::brake::{self, Scope};
 use super::counters::LogView;
 use super::engines::{self, Levels, NodeView};
 use super::pools::DeclaredView;
-use super::received::{self, Received};
-use super::{Answer, Policy, Step, old_by};
+use super::received::{self, TrackedAlerts};
+use super::{CommandResult, Policy, Step, old_by};
 use crate::model::{
     EngineReadings, Event, KernelRecord, MemoryPools, Moment, Observation, OperatorCommand,
     OperatorOrder, Outcome, PastReceived, ProgramEvent, Reading, Readings, SeriesKey, Source,
@@ -88,7 +88,7 @@ impl Policy {
             | OperatorOrder::ClearReboots => {
                 let (reboots, mut context) = self.rebooting(at, step);
                 let refused = reboots.obey(command, &mut context).err();
-                Answer { command: command.clone(), refused }
+                CommandResult { command: command.clone(), refused }
             }
             _ => self.guard.obey(command, at),
         };
@@ -96,7 +96,7 @@ impl Policy {
     }
 
     fn take_engines(&mut self, at: Moment, readings: &EngineReadings, step: &mut Step) {
-        let node = engines::NodeMemory {
+        let node = engines::NodeLevels {
             levels: Levels::of(&self.store, self.gate.memory()),
             measured: self.sources.memory_measured(),
             baseline: self.gate.baseline(),
@@ -190,7 +190,7 @@ impl Policy {
         &'a mut self,
         at: Moment,
         events: &'a mut Vec<Event>,
-    ) -> (&'a mut Received, received::ReceivedContext<'a>) {
+    ) -> (&'a mut TrackedAlerts, received::ReceivedContext<'a>) {
         let (counters, store) = (&mut self.counters, &mut self.store);
         (&mut self.received, received::ReceivedContext { at, counters, store, events })
     }

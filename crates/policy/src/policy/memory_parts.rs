@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::status::{EngineStatus, Status};
 use crate::model::{EnginePhase, HOST_POOL, MemoryPart, PartKind, PoolKind, Reading, SeriesKey};
 
-type Wanted = (&'static str, Option<(&'static str, &'static str)>);
+type PartSelector = (&'static str, Option<(&'static str, &'static str)>);
 
 const TOTAL: usize = 0;
 const FREE: usize = 1;
@@ -25,7 +25,7 @@ const AVAILABLE: usize = 10;
 
 const CACHE: &str = "uma_memory_page_cache_bytes";
 
-const WANTED: [Wanted; 11] = [
+const WANTED: [PartSelector; 11] = [
     ("uma_memory_total_bytes", None),
     ("uma_memory_free_bytes", None),
     (CACHE, Some(("state", "clean"))),

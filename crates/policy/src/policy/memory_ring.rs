@@ -112,7 +112,7 @@ impl Default for MemoryRing {
 }
 
 /// A row of the history: its time, and its point with the names of its engines.
-type Row<'a> = (i64, Option<(&'a MemoryPoint, &'a EngineNames)>);
+type HistoryRow<'a> = (i64, Option<(&'a MemoryPoint, &'a EngineNames)>);
 
 impl MemoryRing {
     /// Most bytes of all points, those of an earlier run included.
@@ -142,7 +142,7 @@ impl MemoryRing {
     pub fn history(&self, now: Moment, since: Duration) -> MemoryHistory {
         let rows = self.rows(now, since);
         let column = |of: &dyn Fn(&MemoryPoint, &EngineNames) -> Option<u64>| {
-            let value = |row: &Row<'_>| row.1.and_then(|(point, names)| of(point, names));
+            let value = |row: &HistoryRow<'_>| row.1.and_then(|(point, names)| of(point, names));
             rows.iter().map(value).collect::<Vec<_>>()
         };
         let part = |name: &str, kind, state: Option<&str>, bytes| PartHistory {
@@ -178,13 +178,13 @@ impl MemoryRing {
         }
     }
 
-    fn rows(&self, now: Moment, since: Duration) -> Vec<Row<'_>> {
+    fn rows(&self, now: Moment, since: Duration) -> Vec<HistoryRow<'_>> {
         let now_seconds = now.uptime.as_secs();
         let first = now_seconds.saturating_sub(since.as_secs());
         // The wall clock may have jumped since; the time between points has not.
         let boot = now.utc.as_second() - i64::try_from(now_seconds).unwrap_or(0);
         let at = |uptime: u64| boot + i64::try_from(uptime).unwrap_or(0);
-        let (mut rows, mut before): (Vec<Row<'_>>, Option<u64>) = (Vec::new(), None);
+        let (mut rows, mut before): (Vec<HistoryRow<'_>>, Option<u64>) = (Vec::new(), None);
         let earlier = self.earlier.iter();
         let earlier =
             earlier.flat_map(|(points, names)| points.iter().map(move |one| (one, names)));

@@ -62,15 +62,15 @@ use death::Kills;
 use engines::{Deaths, Engines};
 use gate::NodeGate;
 use gpu::Gpus;
-use group::Group;
+use group::RunningGroup;
 use guard::Guard;
 use happened::Happenings;
 use kernel_faults::{EventAssembler, LoggedEvent};
 use leases::Leases;
-use pace::Memory;
+use pace::MemoryMeasurement;
 use pools::PoolSeries;
 use reboot::Reboots;
-use received::Received;
+use received::TrackedAlerts;
 use restarts::Restarts;
 use rule::{RemedyStep, RuleScope, RuleSet};
 use sources::SourceTable;
@@ -102,7 +102,7 @@ pub struct Step {
     /// Rules that became unknown, and those that are known again.
     pub doubts: Vec<Doubt>,
     /// The results of orders, in their order.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<CommandResult>,
     /// Nothing came but lines of the kernel log that mean nothing: they were counted, and the next
     /// step shows that.
     pub is_only_counted: bool,
@@ -110,7 +110,7 @@ pub struct Step {
 
 /// The result of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct CommandResult {
     /// The order.
     pub command: OperatorCommand,
     /// Why nothing has changed; `None`: it was done.
@@ -146,7 +146,7 @@ pub struct Policy {
     /// Kernel events that an earlier run of this program has counted, by sequence number.
     already_counted: BTreeSet<u64>,
     counters: Counters,
-    groups: Vec<Group>,
+    groups: Vec<RunningGroup>,
     brake: Brake,
     /// The engines of a declared world.
     declared: Option<Declared>,
@@ -163,7 +163,7 @@ pub struct Policy {
     gpus: Gpus,
     assessment: AssessmentWatch,
     reboots: Reboots,
-    received: Received,
+    received: TrackedAlerts,
     cluster: Cluster,
     /// The shortest range of a rule.
     shortest_range: Duration,
@@ -205,7 +205,7 @@ impl Policy {
         let engines = Engines::new(&mut counters, &mut store);
         let assessment = AssessmentWatch::new(started, &mut counters, &mut store);
         let reboots = Reboots::new(&mut counters, &mut store);
-        let received = Received::new(&mut counters, &mut store);
+        let received = TrackedAlerts::new(&mut counters, &mut store);
         let mut policy = Self {
             started,
             mode,
@@ -279,7 +279,7 @@ impl Policy {
                 let range = range_ms.map_or(Duration::MAX, Duration::from_millis);
                 self.shortest_range = self.shortest_range.min(range);
             }
-            let mut group = Group::new(
+            let mut group = RunningGroup::new(
                 group,
                 at,
                 &mut old,
@@ -414,17 +414,17 @@ impl Policy {
     /// firing, and so that the shortest range holds the two samples without which it is empty.
     pub fn needs_samples_every(&self) -> Duration {
         let own = self.groups.iter().filter(|group| group.scope() == RuleScope::Node);
-        let active = own.filter(|group| group.is_active()).map(Group::interval);
+        let active = own.filter(|group| group.is_active()).map(RunningGroup::interval);
         active.min().unwrap_or(Duration::MAX).min(self.shortest_range / 3)
     }
 
     /// The last sample of the CPUs' memory; `None` if unknown. A kernel without that figure has no
     /// reserve.
-    pub fn memory(&self) -> Option<Memory> {
+    pub fn memory(&self) -> Option<MemoryMeasurement> {
         let host = self.gate.memory()?.pool(HOST_POOL)?;
         #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
         let number = |reading: Reading<u64>| reading.value().map(|bytes| bytes as f64);
-        Some(Memory {
+        Some(MemoryMeasurement {
             total: number(host.memory.total)?,
             free: number(host.memory.free)?,
             available: number(host.figures.available)?,
@@ -492,7 +492,7 @@ impl Policy {
         &'a mut self,
         at: Moment,
         step: &'a mut Step,
-    ) -> (&'a mut [Group], &'a mut Restarts, &'a mut Deaths, Context<'a>) {
+    ) -> (&'a mut [RunningGroup], &'a mut Restarts, &'a mut Deaths, Context<'a>) {
         let context = Context {
             at,
             mode: self.mode,
@@ -549,7 +549,7 @@ impl Policy {
         if !is_due {
             return false;
         }
-        context.guard.set_inhibitors(groups.iter().flat_map(Group::states));
+        context.guard.set_inhibitors(groups.iter().flat_map(RunningGroup::states));
         for group in groups.iter_mut().filter(|group| group.due() <= at.uptime) {
             group.remedy(&mut context);
             group.evaluated(at.uptime);
@@ -581,8 +581,9 @@ impl Policy {
 
     fn refresh_rule_statuses(&mut self) {
         let mode = self.mode;
-        if self.groups.iter().any(Group::changed)
-            || self.rule_statuses.len() != self.groups.iter().map(Group::rules).sum::<usize>()
+        if self.groups.iter().any(RunningGroup::changed)
+            || self.rule_statuses.len()
+                != self.groups.iter().map(RunningGroup::rules).sum::<usize>()
         {
             self.rule_statuses =
                 self.groups.iter_mut().flat_map(|group| group.statuses(mode)).collect();

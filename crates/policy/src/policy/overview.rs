@@ -9,12 +9,12 @@ use jiff::Timestamp;
 use super::happened::merged;
 use super::memory_parts::{PartsReader, shown};
 use super::status::{ApprovalStatus, EngineStatus, SilenceStatus, Status};
-use super::well::{self, Facts, Reasons, alert_text};
+use super::well::{self, NodeHealthInputs, Reasons, alert_text};
 use crate::model::{
-    ApprovalPicture, ClusterStatus, EnginePhase, EnginePicture, Happened, Lease, LeaseState,
-    Machine, MemoryPicture, Moment, NodeMemory, NodePicture, NodeState, Picture, Queue, Reading,
-    RestartState, RestartStatus, RuleSelector, SeriesKey, SilencePicture, WaitKind, Waiting, Well,
-    WellLevel, mode_text,
+    ApprovalPicture, ClusterStatus, EnginePhase, EnginePicture, Lease, LeaseState, MachineInfo,
+    MemoryPicture, Moment, NodeHealth, NodeHealthLevel, NodeMemory, NodePicture, NodeState,
+    Picture, Queue, Reading, RecentEvent, RestartState, RestartStatus, RuleSelector, SeriesKey,
+    SilencePicture, WaitKind, WaitingStart, mode_text,
 };
 
 /// Entries of each list; a longer one is no picture any more.
@@ -25,7 +25,7 @@ const MOST_REASONS: usize = 12;
 
 /// What a picture needs beside the status.
 #[derive(Clone, Copy, Debug)]
-pub struct About<'a> {
+pub struct PictureContext<'a> {
     /// Name of the node.
     pub node: &'a str,
     /// Version of the program.
@@ -37,16 +37,16 @@ pub struct About<'a> {
     /// The age at which a status is no longer current.
     pub stale_after: Duration,
     /// What happened before this run.
-    pub earlier: &'a [Happened],
+    pub earlier: &'a [RecentEvent],
     /// Configuration that could not be used, one sentence each.
     pub failures: &'a [String],
 }
 
 /// The picture of a status.
-pub fn picture(status: &Status, about: &About<'_>) -> Picture {
+pub fn picture(status: &Status, about: &PictureContext<'_>) -> Picture {
     let mut engines_memory = Vec::new();
     let memory = memory(status, &mut engines_memory);
-    let machine = Machine {
+    let machine = MachineInfo {
         model: about.model.map(str::to_owned),
         memory_bytes: memory.total_bytes,
         gpu: gpu(status),
@@ -128,15 +128,17 @@ fn gpu(status: &Status) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-fn well(status: &Status, about: &About<'_>, has_memory: bool) -> Well {
+fn well(status: &Status, about: &PictureContext<'_>, has_memory: bool) -> NodeHealth {
     let mut reasons = Reasons::with_texts();
     let age = about.now.saturating_sub(status.at.uptime);
     if age > about.stale_after {
-        reasons.add(WellLevel::Unknown, || format!("no sample was taken for {} s", age.as_secs()));
+        reasons.add(NodeHealthLevel::Unknown, || {
+            format!("no sample was taken for {} s", age.as_secs())
+        });
     } else if !has_memory {
-        reasons.add(WellLevel::Unknown, || "memory was not sampled".to_owned());
+        reasons.add(NodeHealthLevel::Unknown, || "memory was not sampled".to_owned());
     }
-    let facts = Facts {
+    let facts = NodeHealthInputs {
         guard: &status.guard,
         reboot: &status.reboot,
         rules: &status.rules,
@@ -147,7 +149,7 @@ fn well(status: &Status, about: &About<'_>, has_memory: bool) -> Well {
     // First, since the list is cut: it says why nothing is done.
     facts.of_guard(&mut reasons);
     for failure in about.failures {
-        reasons.add(WellLevel::Warning, || failure.clone());
+        reasons.add(NodeHealthLevel::Warning, || failure.clone());
     }
     facts.of_rest(status.sources.iter(), &mut reasons);
     let (level, mut texts) = reasons.sorted();
@@ -156,7 +158,7 @@ fn well(status: &Status, about: &About<'_>, has_memory: bool) -> Well {
     if more > 0 {
         texts.push(format!("and {more} more"));
     }
-    Well { level, reasons: texts, notes: well::notes(&status.rules) }
+    NodeHealth { level, reasons: texts, notes: well::notes(&status.rules) }
 }
 
 fn engine_picture(status: &EngineStatus, at: Moment, memory: &[(Arc<str>, u64)]) -> EnginePicture {
@@ -213,13 +215,13 @@ fn note(status: &EngineStatus, at: Moment) -> String {
     }
 }
 
-fn waiting(status: &Status) -> Vec<Waiting> {
+fn waiting(status: &Status) -> Vec<WaitingStart> {
     let leases = status.leases.iter().filter_map(|lease| waiting_lease(lease, status.at));
     let held = status.restarts.iter().filter(|held| held.state == RestartState::Waiting);
     leases.chain(held.map(waiting_restart)).take(MOST).collect()
 }
 
-fn waiting_lease(lease: &Lease, at: Moment) -> Option<Waiting> {
+fn waiting_lease(lease: &Lease, at: Moment) -> Option<WaitingStart> {
     let LeaseState::Waiting { reasons, behind, is_grantable, .. } = &lease.state else {
         return None;
     };
@@ -227,7 +229,7 @@ fn waiting_lease(lease: &Lease, at: Moment) -> Option<Waiting> {
         true => "it waits for other nodes".to_owned(),
         false => reasons.join("; "),
     };
-    Some(Waiting {
+    Some(WaitingStart {
         who: lease.request.who.to_string(),
         needs_bytes: Some(lease.request.need.need_bytes),
         behind: behind.iter().map(ToString::to_string).collect(),
@@ -238,8 +240,8 @@ fn waiting_lease(lease: &Lease, at: Moment) -> Option<Waiting> {
     })
 }
 
-fn waiting_restart(held: &RestartStatus) -> Waiting {
-    Waiting {
+fn waiting_restart(held: &RestartStatus) -> WaitingStart {
+    WaitingStart {
         who: held.seen.target.to_string(),
         needs_bytes: held.seen.need.need_bytes,
         behind: Vec::new(),
@@ -257,7 +259,7 @@ fn before(at: Moment, uptime: Duration) -> Timestamp {
 
 /// The nodes: those that are unknown, then by their level, the worst first, then by their available
 /// memory. `own` is the level of this node.
-fn nodes(cluster: &ClusterStatus, own: WellLevel) -> Vec<NodePicture> {
+fn nodes(cluster: &ClusterStatus, own: NodeHealthLevel) -> Vec<NodePicture> {
     let weakest = cluster.weakest();
     #[expect(
         clippy::cast_possible_truncation,
@@ -295,7 +297,7 @@ fn nodes(cluster: &ClusterStatus, own: WellLevel) -> Vec<NodePicture> {
     let mut nodes: Vec<NodePicture> = std::iter::once(own).chain(others).collect();
     nodes.sort_by_key(|node| {
         // An older version does not report its level.
-        let level = node.level.unwrap_or(WellLevel::Unknown);
+        let level = node.level.unwrap_or(NodeHealthLevel::Unknown);
         (node.state != NodeState::Unknown, Reverse(level), node.available_bytes)
     });
     nodes

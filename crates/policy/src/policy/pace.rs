@@ -54,7 +54,7 @@ const MAX_SAMPLES: usize = 100;
 
 /// What a measurement of memory gave, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Memory {
+pub struct MemoryMeasurement {
     /// All of it.
     pub total: f64,
     /// `MemFree`, and page cache that eviction behind readers can free.
@@ -68,7 +68,7 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug)]
 struct PastSample {
     at: Duration,
-    memory: Memory,
+    memory: MemoryMeasurement,
 }
 
 /// What follows from the last second.
@@ -90,7 +90,7 @@ impl Pace {
     }
 
     /// Takes in a measurement; `None`: memory could not be measured, which is no reason to be calm.
-    pub fn measured(&mut self, now: Duration, memory: Option<Memory>) {
+    pub fn measured(&mut self, now: Duration, memory: Option<MemoryMeasurement>) {
         let Some(memory) = memory else {
             self.past.clear();
             return self.stirred(now);
@@ -100,7 +100,7 @@ impl Pace {
         {
             self.past.pop_front();
         }
-        let Memory { total, free, available, reserve } = memory;
+        let MemoryMeasurement { total, free, available, reserve } = memory;
         if free - reserve < total * LITTLE_FREE || available - reserve < total * LITTLE_AVAILABLE {
             self.stirred(now);
         }
@@ -116,7 +116,7 @@ impl Pace {
         let Some(last) = self.past.back() else { return false };
         let is_known = now < self.fast_until;
         // What is available is not known, and taken to be as it was.
-        let is_gone_soon = self.is_gone_soon(now, Memory { free, ..last.memory });
+        let is_gone_soon = self.is_gone_soon(now, MemoryMeasurement { free, ..last.memory });
         if is_gone_soon {
             self.collapses(now);
         }
@@ -124,10 +124,10 @@ impl Pace {
     }
 
     /// Whether the reserve will be reached within [`HORIZON`], or [`HORIZON_LOADING`].
-    fn is_gone_soon(&self, now: Duration, memory: Memory) -> bool {
-        let Memory { total, free, available, reserve } = memory;
+    fn is_gone_soon(&self, now: Duration, memory: MemoryMeasurement) -> bool {
+        let MemoryMeasurement { total, free, available, reserve } = memory;
         let horizon = if now < self.loading_until { HORIZON_LOADING } else { HORIZON };
-        let gone_soon = |left: f64, before: fn(&Memory) -> f64| {
+        let gone_soon = |left: f64, before: fn(&MemoryMeasurement) -> f64| {
             self.past.iter().any(|sample| {
                 let age = now.saturating_sub(sample.at);
                 let fall = (before(&sample.memory) - left) / age.as_secs_f64();

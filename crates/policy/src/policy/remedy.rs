@@ -6,12 +6,12 @@ use std::time::Duration;
 use promql_rules::Labels;
 
 use super::Context;
-use super::act::{Act, Holds, Proposal};
+use super::act::{Act, HoldReasons, Proposal};
 use super::aim::{Aimed, Case, aim_met, holds};
 use super::brake::present;
 use super::engines::Engines;
 use super::evidence;
-use super::guard::{Guard, Guarded, stops_lost_rank};
+use super::guard::{Guard, GuardedProposal, stops_lost_rank};
 use super::rule::{RemedyStep, Rule, fill};
 use crate::model::{
     Action, AimCheck, Decision, DecisionId, DecisionRecord, EngineTarget, Evidence, FleetAction,
@@ -41,9 +41,9 @@ pub(super) enum Condition {
 pub(super) struct RemedyState {
     phase: RemedyPhase,
     /// Why it holds back, and at which step.
-    holds: Holds<(HoldReason, usize)>,
+    holds: HoldReasons<(HoldReason, usize)>,
     /// Steps that were passed over, since their grade is not enforced.
-    passed: Holds<usize>,
+    passed: HoldReasons<usize>,
     /// The last decision, in words.
     pub(super) summary: Option<String>,
     /// Lives of engines whose loads would be followed by now: observe mode follows none, and their
@@ -95,13 +95,13 @@ impl Default for RemedyPhase {
 
 /// What is to be done, and on whose word.
 #[derive(Clone, Copy, Debug)]
-struct Ruling {
+struct RemedyRuling {
     decision: Decision,
     /// The decision whose approval is used.
     approved: Option<DecisionId>,
 }
 
-impl From<HoldReason> for Ruling {
+impl From<HoldReason> for RemedyRuling {
     fn from(reason: HoldReason) -> Self {
         Self { decision: Decision::Hold(reason), approved: None }
     }
@@ -330,7 +330,13 @@ impl RemedyState {
         }
     }
 
-    fn decide(&mut self, case: &Case<'_>, step: usize, ruling: Ruling, context: &mut Context<'_>) {
+    fn decide(
+        &mut self,
+        case: &Case<'_>,
+        step: usize,
+        ruling: RemedyRuling,
+        context: &mut Context<'_>,
+    ) {
         match ruling.decision {
             Decision::Hold(reason) => self.hold(case, step, reason, context),
             Decision::Act => {
@@ -432,9 +438,14 @@ fn still_passed(
 }
 
 /// What is to be done at a step while the rule fires.
-fn rule_on(case: &Case<'_>, step: usize, condition: Condition, context: &Context<'_>) -> Ruling {
+fn rule_on(
+    case: &Case<'_>,
+    step: usize,
+    condition: Condition,
+    context: &Context<'_>,
+) -> RemedyRuling {
     let Some(aimed) = case.aimed(step, context) else { return HoldReason::StepsExhausted.into() };
-    let guarded = Guarded {
+    let guarded = GuardedProposal {
         proposal: case.proposal(step, &aimed),
         rails: &case.remedy.rails,
         labels: case.alert.map(|(labels, _)| labels),
@@ -469,7 +480,7 @@ fn rule_on(case: &Case<'_>, step: usize, condition: Condition, context: &Context
         }
         Some(false) => match context.guard.approval(&guarded, context.at) {
             Ok(approved) => match context.guard.hold_for_fleet(&guarded, context.at) {
-                None => Ruling { decision: Decision::Act, approved },
+                None => RemedyRuling { decision: Decision::Act, approved },
                 Some(reason) => reason.into(),
             },
             Err(reason) => reason.into(),
@@ -517,7 +528,7 @@ fn complete(action: Action, decision: Decision, context: &Context<'_>) -> Action
 fn decision(
     case: &Case<'_>,
     step: usize,
-    ruling: Ruling,
+    ruling: RemedyRuling,
     context: &mut Context<'_>,
 ) -> Option<DecisionRecord> {
     let Aimed { action, target, .. } = case.aimed(step, context)?;

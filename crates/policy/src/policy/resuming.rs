@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::Policy;
-use crate::model::{Moment, Past};
+use crate::model::{EarlierRuns, Moment};
 
 impl Policy {
     /// Events of these kernel-log records have been counted by an earlier run: records are read
@@ -23,7 +23,7 @@ impl Policy {
 
     /// Restores acts and orders of earlier runs, as [`Observation::Past`] does in a step:
     /// cooldowns, budgets, breakers, silences and approvals outlive restarts and reboots.
-    pub fn resume(&mut self, at: Moment, past: &Past) {
+    pub fn resume(&mut self, at: Moment, past: &EarlierRuns) {
         self.restarts.restore(past);
         self.reboots.restore(past, at);
         self.guard.restore(past, at);

@@ -10,7 +10,7 @@ use promql_rules::Expr;
 use promql_rules::template::Template;
 
 use super::guard::{ByEngine, GuardRails, Rails};
-use crate::model::{Grades, Mode, Part, RuleId, ShippedRule, named};
+use crate::model::{Grades, Mode, RuleId, ShippedPart, ShippedRule, named};
 
 mod step;
 
@@ -118,11 +118,11 @@ impl Rule {
     }
 
     /// What else it is known as.
-    pub fn part(&self) -> Option<Part> {
+    pub fn part(&self) -> Option<ShippedPart> {
         let steps = &self.remedy.as_ref()?.steps;
         steps.iter().find_map(|step| match step {
-            RemedyStep::StopEngine { engine: None, .. } => Some(Part::Brake),
-            RemedyStep::EvictCheckpoint { .. } => Some(Part::LoadGuard),
+            RemedyStep::StopEngine { engine: None, .. } => Some(ShippedPart::Brake),
+            RemedyStep::EvictCheckpoint { .. } => Some(ShippedPart::LoadGuard),
             _ => None,
         })
     }

@@ -15,12 +15,12 @@ use crate::model::{Moment, Reading, Readings, Schema, SeriesKey, Source};
 /// What is known of each source that has reported.
 #[derive(Debug, Default)]
 pub(super) struct SourceTable {
-    rows: BTreeMap<Source, Row>,
+    rows: BTreeMap<Source, SourceRow>,
     memory_measured: Option<Duration>,
 }
 
 #[derive(Debug)]
-struct Row {
+struct SourceRow {
     schema: Arc<Schema>,
     ids: Vec<SeriesId>,
     batch: Batch,
@@ -34,7 +34,8 @@ struct Row {
 impl SourceTable {
     /// Files one run of a source.
     pub(super) fn take(&mut self, at: Moment, readings: &Readings, store: &mut SeriesStore) {
-        let row = self.rows.entry(readings.source).or_insert_with(|| Row::new(readings, store));
+        let row =
+            self.rows.entry(readings.source).or_insert_with(|| SourceRow::new(readings, store));
         if !Arc::ptr_eq(&row.schema, &readings.schema) {
             row.change_schema(at, readings, store);
         }
@@ -76,7 +77,7 @@ impl SourceTable {
     }
 }
 
-impl Row {
+impl SourceRow {
     fn new(readings: &Readings, store: &mut SeriesStore) -> Self {
         let label = [("collector", readings.source.name())];
         Self {

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, Grades, Happened, Lease,
-    MemoryAccount, MemoryAssessment, MemoryPools, Mode, Moment, Pause, PendingApproval, ProcessId,
-    RankStatus, Reading, RebootStatus, ReceivedAlertStatus, ReservedPool, RestartStatus, RuleId,
+    AlertState, ClusterStatus, EngineHealth, EnginePhase, EngineSeen, Grades, Lease, MemoryAccount,
+    MemoryAssessment, MemoryPools, Mode, Moment, Pause, PendingApproval, ProcessId, RankStatus,
+    Reading, RebootStatus, ReceivedAlertStatus, RecentEvent, ReservedPool, RestartStatus, RuleId,
     RuleSelector, SeriesKey, ShippedRule, Source, named,
 };
 
@@ -60,7 +60,7 @@ pub struct Status {
     pub cluster: Option<Arc<ClusterStatus>>,
     /// What happened since this process started, the newest first; the same `Arc` while nothing
     /// happens.
-    pub happened: Arc<[Happened]>,
+    pub happened: Arc<[RecentEvent]>,
 }
 
 /// What holds remedies back beyond time and budgets.

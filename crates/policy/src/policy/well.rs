@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::Policy;
 use super::status::{AlertStatus, EngineStatus, GuardStatus, RuleState, RuleStatus, SourceStatus};
 use crate::model::{
-    AlertState, EnginePhase, MemoryAssessment, MemoryState, Reading, RebootStatus, RestartState,
-    RestartStatus, WellLevel, counted,
+    AlertState, EnginePhase, MemoryAssessment, MemoryState, NodeHealthLevel, Reading, RebootStatus,
+    RestartState, RestartStatus, counted,
 };
 
 /// How the reason of a reading that this machine does not have ends.
@@ -20,23 +20,23 @@ const RELOADED: &str = "uma_config_last_reload_successful";
 #[derive(Debug)]
 pub(super) struct Reasons {
     /// The worst of all.
-    level: WellLevel,
+    level: NodeHealthLevel,
     /// `None`: only the level is needed, and nothing is allocated.
-    texts: Option<Vec<(WellLevel, String)>>,
+    texts: Option<Vec<(NodeHealthLevel, String)>>,
 }
 
 impl Reasons {
     /// No reason so far; texts are kept.
     pub(super) fn with_texts() -> Self {
-        Self { level: WellLevel::Well, texts: Some(Vec::new()) }
+        Self { level: NodeHealthLevel::Well, texts: Some(Vec::new()) }
     }
 
     fn without_texts() -> Self {
-        Self { level: WellLevel::Well, texts: None }
+        Self { level: NodeHealthLevel::Well, texts: None }
     }
 
     /// Adds a reason.
-    pub(super) fn add(&mut self, level: WellLevel, text: impl FnOnce() -> String) {
+    pub(super) fn add(&mut self, level: NodeHealthLevel, text: impl FnOnce() -> String) {
         self.level = self.level.max(level);
         if let Some(texts) = &mut self.texts {
             texts.push((level, text()));
@@ -44,7 +44,7 @@ impl Reasons {
     }
 
     /// The worst level, and the texts, the worst first.
-    pub(super) fn sorted(self) -> (WellLevel, Vec<String>) {
+    pub(super) fn sorted(self) -> (NodeHealthLevel, Vec<String>) {
         let mut texts = self.texts.unwrap_or_default();
         texts.sort_by_key(|(level, _)| Reverse(*level));
         (self.level, texts.into_iter().map(|(_, text)| text).collect())
@@ -53,7 +53,7 @@ impl Reasons {
 
 /// What is known of the node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct NodeHealthInputs<'a> {
     pub(super) guard: &'a GuardStatus,
     pub(super) reboot: &'a RebootStatus,
     pub(super) rules: &'a [RuleStatus],
@@ -62,12 +62,12 @@ pub(super) struct Facts<'a> {
     pub(super) restarts: &'a [RestartStatus],
 }
 
-impl Facts<'_> {
+impl NodeHealthInputs<'_> {
     /// What holds back all remedies, or those of a rule.
     pub(super) fn of_guard(&self, reasons: &mut Reasons) {
         let guard = self.guard;
         if let Some(pause) = &guard.pause {
-            reasons.add(WellLevel::Warning, || {
+            reasons.add(NodeHealthLevel::Warning, || {
                 let why = if pause.comment.is_empty() { "" } else { ": " };
                 format!(
                     "paused by {}{why}{}; nothing is done until `umawarden resume`",
@@ -78,10 +78,10 @@ impl Facts<'_> {
         if !guard.is_restored {
             let text = "the actions of earlier runs are unknown, since the journal cannot be \
                         read: nothing is done";
-            reasons.add(WellLevel::Warning, || text.to_owned());
+            reasons.add(NodeHealthLevel::Warning, || text.to_owned());
         }
         for breaker in guard.breakers.iter().filter(|breaker| breaker.is_open) {
-            reasons.add(WellLevel::Warning, || {
+            reasons.add(NodeHealthLevel::Warning, || {
                 let (rule, misses, mode) = (&breaker.rule, breaker.misses, breaker.mode.name());
                 let of = breaker.engine.as_ref().map(|engine| format!(" for engine {engine}"));
                 format!(
@@ -98,7 +98,7 @@ impl Facts<'_> {
     fn of_reboots(&self, reasons: &mut Reasons) {
         let reboot = self.reboot;
         if let Some(scheduled) = &reboot.scheduled {
-            reasons.add(WellLevel::Warning, || {
+            reasons.add(NodeHealthLevel::Warning, || {
                 let waits = reboot.waits_for.as_ref().map(|why| format!("; it waits: {why}"));
                 format!(
                     "{}: {}{}; `umawarden reboot --cancel` prevents it",
@@ -110,7 +110,7 @@ impl Facts<'_> {
         }
         if reboot.is_given_up {
             let times = reboot.did_not_help;
-            reasons.add(WellLevel::Warning, || {
+            reasons.add(NodeHealthLevel::Warning, || {
                 format!(
                     "{times} reboots in a row did not help: no rule reboots now; `umawarden \
                      reboot --clear` lets them"
@@ -131,13 +131,13 @@ impl Facts<'_> {
             }
         }
         if let Some(why) = failed(self.rules).find_map(|rule| rule.unknown.first()) {
-            reasons.add(WellLevel::Unknown, || {
+            reasons.add(NodeHealthLevel::Unknown, || {
                 let rules = counted(failed(self.rules).count() as u64, "rule");
                 format!("unknown: {rules} ({}): {why}", names(failed(self.rules)))
             });
         }
         for source in sources.filter(|source| !source.up) {
-            reasons.add(WellLevel::Unknown, || {
+            reasons.add(NodeHealthLevel::Unknown, || {
                 let why = source.detail.as_deref().unwrap_or("it has failed");
                 format!("source {}: {why}", source.source.name())
             });
@@ -149,8 +149,8 @@ impl Facts<'_> {
     fn of_assessment(&self, reasons: &mut Reasons) {
         let state = self.assessment.state;
         let level = match state {
-            MemoryState::Leaked | MemoryState::Wedged => WellLevel::Critical,
-            MemoryState::Orphan | MemoryState::HeldShmem => WellLevel::Warning,
+            MemoryState::Leaked | MemoryState::Wedged => NodeHealthLevel::Critical,
+            MemoryState::Orphan | MemoryState::HeldShmem => NodeHealthLevel::Warning,
             _ => return,
         };
         reasons.add(level, || state.meaning().to_owned());
@@ -160,15 +160,17 @@ impl Facts<'_> {
         for engine in self.engines.iter().filter(|engine| engine.phase != EnginePhase::Gone) {
             let name = &engine.engine.name;
             if let Some(lost) = &engine.lost_rank {
-                reasons.add(WellLevel::Critical, || format!("engine {name} cannot go on: {lost}"));
+                reasons.add(NodeHealthLevel::Critical, || {
+                    format!("engine {name} cannot go on: {lost}")
+                });
             } else if engine.is_stuck {
                 let why = &engine.reason;
-                reasons.add(WellLevel::Warning, || format!("engine {name} is stuck: {why}"));
+                reasons.add(NodeHealthLevel::Warning, || format!("engine {name} is stuck: {why}"));
             }
         }
         let given_up = self.restarts.iter().filter(|held| held.state == RestartState::GivenUp);
         for held in given_up {
-            reasons.add(WellLevel::Warning, || {
+            reasons.add(NodeHealthLevel::Warning, || {
                 format!("{} is not started again: {}", held.seen.target, held.reason)
             });
         }
@@ -201,12 +203,12 @@ fn names<'r>(rules: impl Iterator<Item = &'r RuleStatus>) -> String {
     rules.map(|rule| &*rule.rule.alert).collect::<Vec<_>>().join(", ")
 }
 
-fn level_of(alert: &AlertStatus) -> WellLevel {
+fn level_of(alert: &AlertStatus) -> NodeHealthLevel {
     let is_critical =
         |(name, value): &(Arc<str>, Arc<str>)| (&**name, &**value) == ("severity", "critical");
     match alert.labels.iter().any(is_critical) {
-        true => WellLevel::Critical,
-        false => WellLevel::Warning,
+        true => NodeHealthLevel::Critical,
+        false => NodeHealthLevel::Warning,
     }
 }
 
@@ -225,7 +227,7 @@ impl Policy {
     pub(super) fn publish_level(&mut self) {
         let (guard, reboot) = (self.guard.status(), self.reboots.status());
         let (engines, restarts) = (self.engines.statuses(), self.restarts.statuses());
-        let facts = Facts {
+        let facts = NodeHealthInputs {
             guard: &guard,
             reboot: &reboot,
             rules: &self.rule_statuses,
@@ -238,7 +240,7 @@ impl Policy {
         facts.of_rest(self.sources.statuses(), &mut reasons);
         let reloaded = self.store.latest_of(RELOADED, &[]);
         if matches!(reloaded, Reading::Value(is_done) if is_done == 0.0) {
-            reasons.add(WellLevel::Warning, String::new);
+            reasons.add(NodeHealthLevel::Warning, String::new);
         }
         self.counters.set_level(reasons.level);
     }

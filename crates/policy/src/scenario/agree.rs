@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use promql_rules::{KnownSeries, did_you_mean};
 
-use super::file::{InputSeries, Test, TestFile};
+use super::file::{InputSeries, TestCase, TestFile};
 use super::remedy::named_rules;
 use crate::config::catalogue::{Catalogue, Scoped};
 use crate::config::decode::Findings;
@@ -41,7 +41,7 @@ pub fn agree(
 }
 
 /// The rule of an order must exist.
-fn guard(test: &Test, rules: &[&Rule], mistakes: &mut Findings<'_>) {
+fn guard(test: &TestCase, rules: &[&Rule], mistakes: &mut Findings<'_>) {
     let alerts = rules.iter().map(|rule| &*rule.id.alert);
     for (name, span) in test.guard.orders.iter().filter_map(|order| order.rule.as_ref()) {
         if rules.iter().any(|rule| *name == *rule.id.alert || *name == rule.id.to_string()) {
@@ -54,7 +54,7 @@ fn guard(test: &Test, rules: &[&Rule], mistakes: &mut Findings<'_>) {
     }
 }
 
-fn decisions(test: &Test, rules: &[&Rule], mistakes: &mut Findings<'_>) {
+fn decisions(test: &TestCase, rules: &[&Rule], mistakes: &mut Findings<'_>) {
     for (name, span) in named_rules(&test.remedies) {
         let named = |rule: &&&Rule| *rule.id.alert == *name || rule.id.to_string() == name;
         match rules.iter().find(named) {
@@ -74,7 +74,7 @@ fn no_such_rule(name: &str, span: Range<usize>, rules: &[&Rule], findings: &mut 
     findings.add(span, format!("no rule has the name \"{name}\"")).hint(hint);
 }
 
-fn alerts(test: &Test, rules: &[&Rule], remarks: &mut Findings<'_>) {
+fn alerts(test: &TestCase, rules: &[&Rule], remarks: &mut Findings<'_>) {
     for expected in &test.alerts {
         if !rules.iter().any(|rule| *rule.id.alert == *expected.alert) {
             no_such_rule(&expected.alert, expected.alert_span.clone(), rules, remarks);
@@ -82,7 +82,7 @@ fn alerts(test: &Test, rules: &[&Rule], remarks: &mut Findings<'_>) {
     }
 }
 
-fn series(test: &Test, scope: RuleScope, remarks: &mut Findings<'_>) {
+fn series(test: &TestCase, scope: RuleScope, remarks: &mut Findings<'_>) {
     let mut seen = BTreeSet::new();
     for InputSeries { key, span, .. } in &test.input {
         if !seen.insert(key) {

@@ -9,7 +9,7 @@ use promql_rules::{Sample, Value};
 use super::file::{AlertTest, ExpectedAlert, ExprTest};
 use super::notation::{LabelMap, NAME_LABEL};
 use super::remedy::{ExpectedDecision, ExpectedEntry, RemedyTest};
-use super::report::{Check, Failure, Row};
+use super::report::{Check, ComparisonRow, Failure};
 use crate::config::measure::written;
 use crate::model::{AlertState, DecisionRecord};
 use crate::policy::status::AlertStatus;
@@ -27,7 +27,7 @@ pub(super) fn alerts<'a>(
     if got == expected {
         return None;
     }
-    let row = |alert: &ExpectedAlert, others: &[ExpectedAlert]| Row {
+    let row = |alert: &ExpectedAlert, others: &[ExpectedAlert]| ComparisonRow {
         cells: vec![braces(&alert.labels), braces(&alert.annotations)],
         matched: others.contains(alert),
     };
@@ -73,7 +73,7 @@ pub(super) fn samples(test: &ExprTest, value: Value, is_fuzzy: bool) -> Option<F
     if expected.len() == got.len() && pairs().all(|(expected, got)| same(expected, got)) {
         return None;
     }
-    let row = |sample: &(LabelMap, f64), others: &[(LabelMap, f64)]| Row {
+    let row = |sample: &(LabelMap, f64), others: &[(LabelMap, f64)]| ComparisonRow {
         cells: vec![metric(&sample.0), go_float(sample.1)],
         matched: others.iter().any(|other| same(sample, other)),
     };
@@ -139,10 +139,16 @@ pub(super) fn decisions(test: &RemedyTest, got: &[DecisionRecord]) -> Option<Fai
         subject: "decisions".to_owned(),
         message: None,
         expected: expected
-            .map(|(index, expected)| Row { cells: expected_cells(expected), matched: fits(index) })
+            .map(|(index, expected)| ComparisonRow {
+                cells: expected_cells(expected),
+                matched: fits(index),
+            })
             .collect(),
         got: made
-            .map(|(index, decision)| Row { cells: decision_cells(decision), matched: fits(index) })
+            .map(|(index, decision)| ComparisonRow {
+                cells: decision_cells(decision),
+                matched: fits(index),
+            })
             .collect(),
     })
 }

@@ -14,7 +14,7 @@ use super::remedy::{self, DeclaredOutcome, RemedyTest};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::written;
 use crate::config::mistake::{Mistakes, SourceText};
-use crate::config::yaml::{self, Content, Node};
+use crate::config::yaml::{self, Content, YamlNode};
 use crate::model::{Mode, SeriesKey};
 
 const FILE_KEYS: [&str; 5] =
@@ -50,7 +50,7 @@ pub struct TestFile {
     /// Files and globs, relative to the test file, each with its range.
     pub rule_files: Vec<(String, Range<usize>)>,
     /// In file order.
-    pub tests: Vec<Test>,
+    pub tests: Vec<TestCase>,
     pub(super) evaluation_interval: Duration,
     pub(super) group_eval_order: Vec<String>,
     pub(super) fuzzy_compare: bool,
@@ -58,7 +58,7 @@ pub struct TestFile {
 
 /// One test, with its own series.
 #[derive(Debug)]
-pub struct Test {
+pub struct TestCase {
     /// As given, or counted.
     pub name: String,
     pub(super) span: Range<usize>,
@@ -112,7 +112,7 @@ pub(super) struct ExprTest {
     pub expected: Vec<(LabelMap, f64)>,
 }
 
-impl Test {
+impl TestCase {
     /// Whether it declares readings that fail, so that rules may be unknown.
     pub(super) fn lets_readings_fail(&self) -> bool {
         let then = self.outcomes.iter().flat_map(|outcome| &outcome.then);
@@ -139,7 +139,7 @@ pub fn parse_tests(source: &SourceText) -> Result<TestFile, Mistakes> {
     }
 }
 
-fn file(root: &Node, findings: &mut Findings<'_>) -> Option<TestFile> {
+fn file(root: &YamlNode, findings: &mut Findings<'_>) -> Option<TestFile> {
     if matches!(root.content, Content::Null) {
         return Some(TestFile::default());
     }
@@ -178,7 +178,7 @@ pub(super) fn entries<'n>(
     table: &Table<'n>,
     key: &str,
     findings: &mut Findings<'_>,
-) -> Option<&'n [Arc<Node>]> {
+) -> Option<&'n [Arc<YamlNode>]> {
     match table.get(key) {
         Some(node) => decode::list(node, key, findings),
         None => Some(&[]),
@@ -191,7 +191,7 @@ pub(super) fn required<'n>(
     key: &str,
     what: &str,
     findings: &mut Findings<'_>,
-) -> Option<&'n Node> {
+) -> Option<&'n YamlNode> {
     let found = table.get(key);
     if found.is_none() {
         let span = table.key(key).map_or_else(|| table.span(), |key| key.span.clone());
@@ -236,11 +236,11 @@ fn group_order(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Str
 }
 
 fn test(
-    node: &Node,
+    node: &YamlNode,
     number: usize,
     evaluation_interval: Duration,
     findings: &mut Findings<'_>,
-) -> Option<Test> {
+) -> Option<TestCase> {
     let table = Table::read(node, "a test", &TEST_KEYS, findings)?;
     let name = match table.get("name") {
         Some(node) => decode::text(node, "name", findings).map(str::to_owned),
@@ -267,7 +267,7 @@ fn test(
     let outcomes = remedy::outcomes(&table, findings);
     let guard = guard::guard(&table, findings);
     let start = guard::start(&table, findings);
-    let test = Test {
+    let test = TestCase {
         name: name?,
         span: table.span(),
         interval: interval?,
@@ -295,7 +295,7 @@ fn check_external(table: &Table<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-fn check_length(test: &Test, evaluation_interval: Duration, findings: &mut Findings<'_>) {
+fn check_length(test: &TestCase, evaluation_interval: Duration, findings: &mut Findings<'_>) {
     let times = |interval: Duration| test.end().as_nanos() / interval.as_nanos().max(1);
     let evaluations = times(evaluation_interval);
     let samples = times(test.interval).saturating_mul(test.input.len() as u128);
@@ -331,7 +331,7 @@ pub(super) fn input_series(
     })
 }
 
-fn sequence(node: &Node, findings: &mut Findings<'_>) -> Option<Sequence> {
+fn sequence(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Sequence> {
     let text = decode::text(node, "values", findings)?;
     if text.contains('\n') {
         findings
@@ -345,7 +345,7 @@ fn sequence(node: &Node, findings: &mut Findings<'_>) -> Option<Sequence> {
 
 fn note<T>(
     read: Result<T, NotationError>,
-    node: &Node,
+    node: &YamlNode,
     what: &str,
     findings: &mut Findings<'_>,
 ) -> Option<T> {
@@ -359,7 +359,7 @@ fn note<T>(
     }
 }
 
-fn series_key(node: &Node, findings: &mut Findings<'_>) -> Option<SeriesKey> {
+fn series_key(node: &YamlNode, findings: &mut Findings<'_>) -> Option<SeriesKey> {
     let text = decode::text(node, "series", findings)?;
     let mut labels = note(notation::parse_metric(text), node, "series", findings)?;
     let Some(name) = labels.remove(NAME_LABEL).filter(|name| !name.is_empty()) else {
@@ -375,7 +375,7 @@ fn series_key(node: &Node, findings: &mut Findings<'_>) -> Option<SeriesKey> {
 
 /// Names and texts; a name without a value has the empty text.
 pub(super) fn text_map(
-    node: &Node,
+    node: &YamlNode,
     what: &str,
     findings: &mut Findings<'_>,
 ) -> Option<BTreeMap<String, String>> {
@@ -390,7 +390,7 @@ pub(super) fn text_map(
     Some(map)
 }
 
-fn alert_test(node: &Node, findings: &mut Findings<'_>) -> Option<AlertTest> {
+fn alert_test(node: &YamlNode, findings: &mut Findings<'_>) -> Option<AlertTest> {
     let what = "an alert_rule_test";
     let table = Table::read(node, what, &["eval_time", "alertname", "exp_alerts"], findings)?;
     let at = eval_time(&table, findings);
@@ -410,7 +410,11 @@ fn alert_test(node: &Node, findings: &mut Findings<'_>) -> Option<AlertTest> {
     })
 }
 
-fn expected_alert(node: &Node, alert: &str, findings: &mut Findings<'_>) -> Option<ExpectedAlert> {
+fn expected_alert(
+    node: &YamlNode,
+    alert: &str,
+    findings: &mut Findings<'_>,
+) -> Option<ExpectedAlert> {
     // An entry without anything is an alert without labels of its own.
     let (mut labels, mut annotations) = (BTreeMap::new(), BTreeMap::new());
     if !matches!(node.content, Content::Null) {
@@ -427,7 +431,7 @@ fn expected_alert(node: &Node, alert: &str, findings: &mut Findings<'_>) -> Opti
     Some(ExpectedAlert { labels, annotations })
 }
 
-fn expr_test(node: &Node, findings: &mut Findings<'_>) -> Option<ExprTest> {
+fn expr_test(node: &YamlNode, findings: &mut Findings<'_>) -> Option<ExprTest> {
     let what = "a promql_expr_test";
     let table = Table::read(node, what, &["expr", "eval_time", "exp_samples"], findings)?;
     let at = eval_time(&table, findings);
@@ -440,7 +444,7 @@ fn expr_test(node: &Node, findings: &mut Findings<'_>) -> Option<ExprTest> {
 }
 
 /// An expression over any series, also those that this build does not export.
-fn expr(node: &Node, findings: &mut Findings<'_>) -> Option<(String, Expr)> {
+fn expr(node: &YamlNode, findings: &mut Findings<'_>) -> Option<(String, Expr)> {
     let text = decode::text(node, "expr", findings)?;
     match promql_rules::parse(text) {
         Ok(expr) => Some((text.trim().to_owned(), expr)),
@@ -455,7 +459,7 @@ fn expr(node: &Node, findings: &mut Findings<'_>) -> Option<(String, Expr)> {
     }
 }
 
-fn expected_sample(node: &Node, findings: &mut Findings<'_>) -> Option<(LabelMap, f64)> {
+fn expected_sample(node: &YamlNode, findings: &mut Findings<'_>) -> Option<(LabelMap, f64)> {
     let what = "an entry of exp_samples";
     let table = Table::read(node, what, &["labels", "value", "histogram"], findings)?;
     if let Some(key) = table.key("histogram") {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::file::{entries, required};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::{KEYS, NamedAlert, grades, read_table};
-use crate::config::yaml::Node;
+use crate::config::yaml::YamlNode;
 use crate::model::{
     DecisionId, DecisionRecord, Grades, HoldReason, Moment, Observation, OperatorCommand,
     OperatorOrder, Pause, RuleId, RuleSelector,
@@ -36,20 +36,20 @@ pub(super) struct GuardTest {
     pub rails: Option<GuardRails>,
     pub alerts: Vec<NamedAlert>,
     /// In the order of time.
-    pub orders: Vec<Order>,
+    pub orders: Vec<GuardEvent>,
 }
 
 /// Something that happens to the guard rails at a time.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct GuardEvent {
     pub at: Duration,
-    pub what: What,
+    pub what: GuardEventKind,
     /// The selected rule and the range of its name; `None`: all rules.
     pub rule: Option<(String, Range<usize>)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum GuardEventKind {
     Pause,
     Resume,
     Silence {
@@ -80,7 +80,7 @@ pub(super) fn guard(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Gu
     let mut orders = Vec::new();
     let mut fine = true;
     for (key, read) in [
-        ("pauses", pause as fn(&Table<'_>, &mut Findings<'_>) -> Option<Vec<Order>>),
+        ("pauses", pause as fn(&Table<'_>, &mut Findings<'_>) -> Option<Vec<GuardEvent>>),
         ("silences", silence),
         ("approvals", approval),
         ("denials", denial),
@@ -89,7 +89,7 @@ pub(super) fn guard(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Gu
         let what = format!("an entry of {key}");
         let known = entry_keys(key);
         let read = entries(&table, key, findings).and_then(|list| {
-            decode::each(list, findings, |node: &Node, findings| {
+            decode::each(list, findings, |node: &YamlNode, findings| {
                 read(&Table::read(node, &what, known, findings)?, findings)
             })
         });
@@ -100,7 +100,7 @@ pub(super) fn guard(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Gu
     }
     if let Some(node) = table.get("journal_readable_from") {
         let at = decode::duration(node, "journal_readable_from", findings)?;
-        orders.push(Order { at, what: What::ReadJournal, rule: None });
+        orders.push(GuardEvent { at, what: GuardEventKind::ReadJournal, rule: None });
     }
     orders.sort_by_key(|order| order.at);
     let (rails, alerts) = rails?;
@@ -146,34 +146,44 @@ fn rule(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Option<(String
     Some(Some((name.to_owned(), node.span.clone())))
 }
 
-fn pause(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Order>> {
+fn pause(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<GuardEvent>> {
     let (from, to) = span(table, findings)?;
     Some(vec![
-        Order { at: from, what: What::Pause, rule: None },
-        Order { at: to, what: What::Resume, rule: None },
+        GuardEvent { at: from, what: GuardEventKind::Pause, rule: None },
+        GuardEvent { at: to, what: GuardEventKind::Resume, rule: None },
     ])
 }
 
-fn silence(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Order>> {
+fn silence(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<GuardEvent>> {
     let (from, until) = span(table, findings)?;
     let rule = rule(table, findings)?;
-    Some(vec![Order { at: from, what: What::Silence { until }, rule }])
+    Some(vec![GuardEvent { at: from, what: GuardEventKind::Silence { until }, rule }])
 }
 
-fn approval(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Order>> {
-    answer(table, "an entry of approvals", |step, until| What::Approve { step, until }, findings)
+fn approval(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<GuardEvent>> {
+    answer(
+        table,
+        "an entry of approvals",
+        |step, until| GuardEventKind::Approve { step, until },
+        findings,
+    )
 }
 
-fn denial(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Order>> {
-    answer(table, "an entry of denials", |step, until| What::Deny { step, until }, findings)
+fn denial(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<GuardEvent>> {
+    answer(
+        table,
+        "an entry of denials",
+        |step, until| GuardEventKind::Deny { step, until },
+        findings,
+    )
 }
 
 fn answer(
     table: &Table<'_>,
     what: &str,
-    order: fn(Option<usize>, Duration) -> What,
+    order: fn(Option<usize>, Duration) -> GuardEventKind,
     findings: &mut Findings<'_>,
-) -> Option<Vec<Order>> {
+) -> Option<Vec<GuardEvent>> {
     required(table, "rule", what, findings)?;
     let rule = rule(table, findings)?;
     let at = time(table, "at", Duration::ZERO, findings)?;
@@ -187,13 +197,13 @@ fn answer(
         }
         None => None,
     };
-    Some(vec![Order { at, what: order(step, at.saturating_add(lasts)), rule }])
+    Some(vec![GuardEvent { at, what: order(step, at.saturating_add(lasts)), rule }])
 }
 
-fn reset(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<Order>> {
+fn reset(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<GuardEvent>> {
     let rule = rule(table, findings)?;
     let at = time(table, "at", Duration::ZERO, findings)?;
-    Some(vec![Order { at, what: What::ResetBreaker, rule }])
+    Some(vec![GuardEvent { at, what: GuardEventKind::ResetBreaker, rule }])
 }
 
 /// When a test begins, as promtool's newer versions read it: RFC 3339, or seconds since 1970.
@@ -208,7 +218,7 @@ pub(super) fn start(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Ti
     decode::value(node, "start_timestamp", read, findings)
 }
 
-impl Order {
+impl GuardEvent {
     /// The observation for the policy; `None` for an approval that no decision waits for.
     pub(super) fn observation(
         &self,
@@ -221,28 +231,28 @@ impl Order {
             now.utc.checked_add(left).unwrap_or(Timestamp::MAX)
         };
         let order = match self.what {
-            What::Pause => {
+            GuardEventKind::Pause => {
                 let author = "the test".to_owned();
                 let since = Some(now.utc);
                 let pause = Pause { author, comment: String::new(), since };
                 return Some(Observation::Pause(Some(pause)));
             }
-            What::Resume => return Some(Observation::Pause(None)),
-            What::ReadJournal => return Some(Observation::Past(Box::default())),
-            What::Silence { until } => OperatorOrder::Silence {
+            GuardEventKind::Resume => return Some(Observation::Pause(None)),
+            GuardEventKind::ReadJournal => return Some(Observation::Past(Box::default())),
+            GuardEventKind::Silence { until } => OperatorOrder::Silence {
                 id: u64::try_from(number).unwrap_or(u64::MAX),
                 rules: self.selector(),
                 until: instant(until),
             },
-            What::Approve { step, until } => OperatorOrder::Approve {
+            GuardEventKind::Approve { step, until } => OperatorOrder::Approve {
                 decision: self.asked(step, decisions)?,
                 until: instant(until),
             },
-            What::Deny { step, until } => OperatorOrder::Deny {
+            GuardEventKind::Deny { step, until } => OperatorOrder::Deny {
                 decision: self.asked(step, decisions)?,
                 until: instant(until),
             },
-            What::ResetBreaker => OperatorOrder::ResetBreaker { rules: self.selector() },
+            GuardEventKind::ResetBreaker => OperatorOrder::ResetBreaker { rules: self.selector() },
         };
         let (author, comment) = ("the test".to_owned(), String::new());
         Some(Observation::Operator(OperatorCommand { at: now, author, comment, order }))

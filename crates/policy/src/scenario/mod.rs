@@ -22,6 +22,6 @@ mod tests;
 mod world;
 
 pub use agree::{Remark, agree};
-pub use file::{Test, TestFile, parse_tests};
+pub use file::{TestCase, TestFile, parse_tests};
 pub use play::play;
-pub use report::{Check, Failure, Row, TestReport};
+pub use report::{Check, ComparisonRow, Failure, TestReport};

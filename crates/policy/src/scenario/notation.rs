@@ -29,12 +29,12 @@ impl NotationError {
 /// Values of one series at equal distances, written out only when they are asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sequence {
-    runs: Vec<Run>,
+    runs: Vec<RepeatedValue>,
 }
 
 /// A value that is repeated, each time a step further.
 #[derive(Clone, Debug, PartialEq)]
-struct Run {
+struct RepeatedValue {
     /// `None` where nothing is sampled.
     first: Option<Reading<f64>>,
     /// Not the same as a step of 0, to which -0 is lost.
@@ -100,7 +100,7 @@ const ITEMS: &str = "write 1, 1x5 (6 values), 0+10x5, 5-1x5, _ or _x5 (no sample
                      failed or unsupported";
 
 /// One item between blanks; `_x0` gives none.
-fn run(item: &str, at: usize) -> Result<Option<Run>, NotationError> {
+fn run(item: &str, at: usize) -> Result<Option<RepeatedValue>, NotationError> {
     let whole = at..at + item.len();
     let words: [(&str, Option<Reading<f64>>); 4] = [
         ("_", None),
@@ -117,7 +117,7 @@ fn run(item: &str, at: usize) -> Result<Option<Run>, NotationError> {
             Some(times) => repetitions(times, at + item.len() - times.len())?,
             None => break,
         };
-        return Ok((times > 0).then_some(Run { first, step: None, times }));
+        return Ok((times > 0).then_some(RepeatedValue { first, step: None, times }));
     }
     let wrong = || NotationError::new(whole.clone(), format!("\"{item}\" is no value: {ITEMS}"));
     let (first, mut rest) = signed_number(item).ok_or_else(wrong)?;
@@ -134,9 +134,9 @@ fn run(item: &str, at: usize) -> Result<Option<Run>, NotationError> {
     match rest.strip_prefix('x') {
         Some(times) => {
             let times = repetitions(times, at + item.len() - times.len())?;
-            Ok(Some(Run { first, step, times: times.saturating_add(1) }))
+            Ok(Some(RepeatedValue { first, step, times: times.saturating_add(1) }))
         }
-        None if rest.is_empty() => Ok(Some(Run { first, step, times: 1 })),
+        None if rest.is_empty() => Ok(Some(RepeatedValue { first, step, times: 1 })),
         None => Err(wrong()),
     }
 }

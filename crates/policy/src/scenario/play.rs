@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use promql_rules::Evaluated;
 
 use super::compare;
-use super::file::{Test, TestFile};
-use super::guard::What;
+use super::file::{TestCase, TestFile};
+use super::guard::GuardEventKind;
 use super::remedy::is_named;
 use super::report::{Check, Failure, TestReport};
 use super::world::DeclaredWorld;
@@ -20,9 +20,9 @@ use crate::policy::rule::{Rule, RuleSet};
 use crate::policy::{Doubt, Policy};
 
 /// Plays one test of a file with the rules that the file names.
-pub fn play(file: &TestFile, test: &Test, rules: &RuleSet) -> TestReport {
+pub fn play(file: &TestFile, test: &TestCase, rules: &RuleSet) -> TestReport {
     let rules = rehearsed(file, test, rules);
-    let mut failures = Play::new(file, test, &rules).run();
+    let mut failures = ScenarioRun::new(file, test, &rules).run();
     failures.sort_by_key(|failure| failure.span.start);
     TestReport {
         name: test.name.clone(),
@@ -33,7 +33,7 @@ pub fn play(file: &TestFile, test: &Test, rules: &RuleSet) -> TestReport {
 }
 
 /// Every group is evaluated at the interval of the file, as in promtool, and in its order.
-fn rehearsed(file: &TestFile, test: &Test, rules: &RuleSet) -> RuleSet {
+fn rehearsed(file: &TestFile, test: &TestCase, rules: &RuleSet) -> RuleSet {
     let mut rules = rules.clone();
     if let Some(rails) = &test.guard.rails {
         rules.guard_rails.clone_from(rails);
@@ -48,9 +48,9 @@ fn rehearsed(file: &TestFile, test: &Test, rules: &RuleSet) -> RuleSet {
     rules
 }
 
-struct Play<'t> {
+struct ScenarioRun<'t> {
     file: &'t TestFile,
-    test: &'t Test,
+    test: &'t TestCase,
     rules: &'t RuleSet,
     policy: Policy,
     world: DeclaredWorld,
@@ -78,8 +78,8 @@ enum Expectation {
     Expr(usize),
 }
 
-impl<'t> Play<'t> {
-    fn new(file: &'t TestFile, test: &'t Test, rules: &'t RuleSet) -> Self {
+impl<'t> ScenarioRun<'t> {
+    fn new(file: &'t TestFile, test: &'t TestCase, rules: &'t RuleSet) -> Self {
         let alerts =
             test.alerts.iter().enumerate().map(|(n, test)| (test.at, Expectation::Alert(n)));
         let remedies =
@@ -92,7 +92,7 @@ impl<'t> Play<'t> {
         if let Some(node) = &test.node {
             policy.rehearse_on(node);
         }
-        if test.guard.orders.iter().any(|order| order.what == What::ReadJournal) {
+        if test.guard.orders.iter().any(|order| order.what == GuardEventKind::ReadJournal) {
             policy.await_past();
         }
         Self {
@@ -293,7 +293,7 @@ impl<'t> Play<'t> {
 }
 
 /// A test begins at boot, in 1970 unless it says otherwise.
-fn moment(test: &Test, at: Duration) -> Moment {
+fn moment(test: &TestCase, at: Duration) -> Moment {
     let utc = test.start.checked_add(at).unwrap_or(Timestamp::MAX);
     Moment { uptime: at, utc }
 }

@@ -8,7 +8,7 @@ use promql_rules::did_you_mean;
 
 use super::file::{InputSeries, entries, eval_time, input_series, required};
 use crate::config::decode::{self, Findings, Table};
-use crate::config::yaml::Node;
+use crate::config::yaml::YamlNode;
 use crate::model::{
     Action, CacheKind, Decision, DecisionRecord, HoldReason, OutcomeResult, Target,
 };
@@ -103,7 +103,7 @@ pub(super) fn tests(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Ve
     })
 }
 
-fn expected(node: &Node, findings: &mut Findings<'_>) -> Option<ExpectedEntry> {
+fn expected(node: &YamlNode, findings: &mut Findings<'_>) -> Option<ExpectedEntry> {
     let what = "an entry of exp_decisions";
     let table = Table::read(node, what, &EXPECTED_KEYS, findings)?;
     if let (Some(_), Some(alert)) = (table.key("rule"), table.key("alert")) {
@@ -179,7 +179,7 @@ fn decision(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<ExpectedDe
 }
 
 /// An action's name, perhaps with what follows it in texts: `drop_caches all`.
-fn action(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
+fn action(node: &YamlNode, findings: &mut Findings<'_>) -> Option<String> {
     let text = decode::text(node, "action", findings)?;
     let with_details = [
         "notify \"",
@@ -215,7 +215,7 @@ pub(super) fn outcomes(
     decode::each(list, findings, |node, findings| outcome(node, findings))
 }
 
-fn outcome(node: &Node, findings: &mut Findings<'_>) -> Option<DeclaredOutcome> {
+fn outcome(node: &YamlNode, findings: &mut Findings<'_>) -> Option<DeclaredOutcome> {
     let what = "an entry of outcomes";
     let table = Table::read(node, what, &["action", "result", "after", "then"], findings)?;
     let action = required(&table, "action", what, findings).and_then(|node| action(node, findings));

@@ -33,14 +33,14 @@ pub struct Failure {
     /// The error, where there is nothing to compare.
     pub message: Option<String>,
     /// Expected results, a row for each.
-    pub expected: Vec<Row>,
+    pub expected: Vec<ComparisonRow>,
     /// Actual results, in the same columns.
-    pub got: Vec<Row>,
+    pub got: Vec<ComparisonRow>,
 }
 
 /// One line of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct ComparisonRow {
     /// Texts, by column.
     pub cells: Vec<String>,
     /// Whether the other side has the same row.

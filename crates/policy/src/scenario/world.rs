@@ -6,7 +6,7 @@ use std::time::Duration;
 use promql_rules::store::{SeriesStore, stale_marker};
 use promql_rules::{EvalTime, Evaluated, Expr};
 
-use super::file::{InputSeries, Test};
+use super::file::{InputSeries, TestCase};
 use super::notation::{Cursor, Sequence};
 use crate::model::{Moment, Observation, Reading, SeriesKey};
 use crate::policy::status::{AlertStatus, RuleStatus};
@@ -14,7 +14,7 @@ use crate::policy::status::{AlertStatus, RuleStatus};
 /// Series at play.
 #[derive(Debug)]
 pub(super) struct DeclaredWorld {
-    series: Vec<Playing>,
+    series: Vec<PlayedSeries>,
     interval: Duration,
     /// The next sample's number.
     next: u64,
@@ -26,7 +26,7 @@ pub(super) struct DeclaredWorld {
 }
 
 #[derive(Debug)]
-struct Playing {
+struct PlayedSeries {
     key: SeriesKey,
     values: Sequence,
     cursor: Cursor,
@@ -38,7 +38,7 @@ const ALERTS: &str = "ALERTS";
 const ALERTS_FOR_STATE: &str = "ALERTS_FOR_STATE";
 
 impl DeclaredWorld {
-    pub(super) fn new(test: &Test) -> Self {
+    pub(super) fn new(test: &TestCase) -> Self {
         let mut store = SeriesStore::default();
         let mut asks_for_alerts = false;
         for (name, range_ms) in test.exprs.iter().flat_map(|test| test.expr.reads()) {
@@ -62,7 +62,7 @@ impl DeclaredWorld {
     pub(super) fn replace(&mut self, input: &[InputSeries]) {
         for series in input {
             let (key, values) = (series.key.clone(), series.values.clone());
-            let playing = Playing { key, values, cursor: Cursor::default(), start: self.next };
+            let playing = PlayedSeries { key, values, cursor: Cursor::default(), start: self.next };
             match self.series.iter_mut().find(|known| known.key == series.key) {
                 Some(known) => *known = playing,
                 None => self.series.push(playing),

@@ -8,7 +8,7 @@ use super::super::syntax::{Aggregate, AggregateOp, Binary, BinaryOp, Kind, Node,
 use super::super::{ExprError, KnownSeries};
 use super::bounds::{bounds, constant};
 use super::key::key;
-use super::order::{Atom, Order, Relation};
+use super::order::{Atom, Order, ValueRelation};
 use super::shape::{Shape, mismatch, shape, surely_match};
 use super::term::{Fuel, Leaf, Scope, Term};
 
@@ -376,12 +376,12 @@ fn comparison(node: &Node, binary: &Binary, left: &Term, right: &Term) -> Option
     let (left, right) = (left.clone(), right.clone());
     let (left, relation, right) = match binary.op {
         _ if binary.returns_bool => return None,
-        BinaryOp::Less => (left, Relation::Less, right),
-        BinaryOp::LessOrEqual => (left, Relation::AtMost, right),
-        BinaryOp::Greater => (right, Relation::Less, left),
-        BinaryOp::GreaterOrEqual => (right, Relation::AtMost, left),
-        BinaryOp::Equal => (left, Relation::Equal, right),
-        BinaryOp::NotEqual => (left, Relation::NotEqual, right),
+        BinaryOp::Less => (left, ValueRelation::Less, right),
+        BinaryOp::LessOrEqual => (left, ValueRelation::AtMost, right),
+        BinaryOp::Greater => (right, ValueRelation::Less, left),
+        BinaryOp::GreaterOrEqual => (right, ValueRelation::AtMost, left),
+        BinaryOp::Equal => (left, ValueRelation::Equal, right),
+        BinaryOp::NotEqual => (left, ValueRelation::NotEqual, right),
         _ => return None,
     };
     Some(Atom { left, relation, right, text: found(node).into() })

@@ -4,7 +4,7 @@ use super::term::{Fuel, Leaf, Term};
 
 /// The relation of two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Relation {
+pub(super) enum ValueRelation {
     /// `<`
     Less,
     /// `<=`
@@ -21,7 +21,7 @@ pub(super) struct Atom {
     /// The left value.
     pub(super) left: Term,
     /// The comparison of the left value with the right one.
-    pub(super) relation: Relation,
+    pub(super) relation: ValueRelation,
     /// The right value.
     pub(super) right: Term,
     /// The comparison as written.
@@ -30,7 +30,7 @@ pub(super) struct Atom {
 
 /// The known order of two values, weakest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Known {
+enum KnownOrder {
     #[default]
     Nothing,
     AtMost,
@@ -40,7 +40,7 @@ enum Known {
 /// The order of values that follows from some comparisons.
 pub(super) struct Order<'t> {
     terms: Vec<&'t Term>,
-    known: Vec<Vec<Known>>,
+    known: Vec<Vec<KnownOrder>>,
 }
 
 impl<'t> Order<'t> {
@@ -51,7 +51,7 @@ impl<'t> Order<'t> {
         further: impl Iterator<Item = &'t Term>,
         fuel: &mut Fuel,
     ) -> Self {
-        let ordered = |atom: &&&'t Atom| atom.relation != Relation::NotEqual;
+        let ordered = |atom: &&&'t Atom| atom.relation != ValueRelation::NotEqual;
         let mut terms: Vec<&Term> = Vec::new();
         for atom in atoms.iter().filter(ordered) {
             for term in [&atom.left, &atom.right] {
@@ -67,7 +67,8 @@ impl<'t> Order<'t> {
                 terms.push(term);
             }
         }
-        let mut order = Self { known: vec![vec![Known::Nothing; terms.len()]; terms.len()], terms };
+        let mut order =
+            Self { known: vec![vec![KnownOrder::Nothing; terms.len()]; terms.len()], terms };
         order.compare_all(fuel);
         for atom in atoms {
             order.take(atom);
@@ -80,9 +81,9 @@ impl<'t> Order<'t> {
         for (row, left) in self.terms.iter().enumerate() {
             for (column, right) in self.terms.iter().enumerate() {
                 self.known[row][column] = match left.stays_below(right) {
-                    true => Known::Less,
-                    false if left.never_exceeds(right, fuel) => Known::AtMost,
-                    false => Known::Nothing,
+                    true => KnownOrder::Less,
+                    false if left.never_exceeds(right, fuel) => KnownOrder::AtMost,
+                    false => KnownOrder::Nothing,
                 };
             }
         }
@@ -93,18 +94,18 @@ impl<'t> Order<'t> {
         else {
             return;
         };
-        let mut know = |row: usize, column: usize, known: Known| {
+        let mut know = |row: usize, column: usize, known: KnownOrder| {
             let cell = &mut self.known[row][column];
             *cell = known.max(*cell);
         };
         match atom.relation {
-            Relation::Less => know(left, right, Known::Less),
-            Relation::AtMost => know(left, right, Known::AtMost),
-            Relation::Equal => {
-                know(left, right, Known::AtMost);
-                know(right, left, Known::AtMost);
+            ValueRelation::Less => know(left, right, KnownOrder::Less),
+            ValueRelation::AtMost => know(left, right, KnownOrder::AtMost),
+            ValueRelation::Equal => {
+                know(left, right, KnownOrder::AtMost);
+                know(right, left, KnownOrder::AtMost);
             }
-            Relation::NotEqual => {}
+            ValueRelation::NotEqual => {}
         }
     }
 
@@ -117,7 +118,7 @@ impl<'t> Order<'t> {
             for row in 0..count {
                 for column in 0..count {
                     let (first, second) = (self.known[row][between], self.known[between][column]);
-                    if first != Known::Nothing && second != Known::Nothing {
+                    if first != KnownOrder::Nothing && second != KnownOrder::Nothing {
                         let cell = &mut self.known[row][column];
                         *cell = first.max(second).max(*cell);
                     }
@@ -130,21 +131,22 @@ impl<'t> Order<'t> {
         self.terms.iter().position(|known| *known == term)
     }
 
-    fn between(&self, left: &Term, right: &Term) -> Known {
+    fn between(&self, left: &Term, right: &Term) -> KnownOrder {
         match (self.index_of(left), self.index_of(right)) {
             (Some(left), Some(right)) => self.known[left][right],
-            _ => Known::Nothing,
+            _ => KnownOrder::Nothing,
         }
     }
 
     /// Whether the comparisons cannot hold at once.
     pub(super) fn is_contradictory(&self, atoms: &[&Atom]) -> bool {
-        let less_than_itself = (0..self.terms.len()).any(|at| self.known[at][at] == Known::Less);
-        let unequal = atoms.iter().filter(|atom| atom.relation == Relation::NotEqual);
+        let less_than_itself =
+            (0..self.terms.len()).any(|at| self.known[at][at] == KnownOrder::Less);
+        let unequal = atoms.iter().filter(|atom| atom.relation == ValueRelation::NotEqual);
         less_than_itself
             || unequal.into_iter().any(|atom| {
-                self.between(&atom.left, &atom.right) == Known::AtMost
-                    && self.between(&atom.right, &atom.left) == Known::AtMost
+                self.between(&atom.left, &atom.right) == KnownOrder::AtMost
+                    && self.between(&atom.right, &atom.left) == KnownOrder::AtMost
             })
     }
 
@@ -153,10 +155,10 @@ impl<'t> Order<'t> {
         let there = self.between(&atom.left, &atom.right);
         let back = self.between(&atom.right, &atom.left);
         match atom.relation {
-            Relation::Less => there == Known::Less,
-            Relation::AtMost => there != Known::Nothing,
-            Relation::Equal => there != Known::Nothing && back != Known::Nothing,
-            Relation::NotEqual => there == Known::Less || back == Known::Less,
+            ValueRelation::Less => there == KnownOrder::Less,
+            ValueRelation::AtMost => there != KnownOrder::Nothing,
+            ValueRelation::Equal => there != KnownOrder::Nothing && back != KnownOrder::Nothing,
+            ValueRelation::NotEqual => there == KnownOrder::Less || back == KnownOrder::Less,
         }
     }
 }

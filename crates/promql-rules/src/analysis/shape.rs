@@ -12,7 +12,7 @@ use super::super::syntax::{
 
 /// The possible values of a label; "" means that the label is absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Possible {
+pub(super) enum PossibleValues {
     /// Any value, or absent.
     Any,
     /// Any value, not absent.
@@ -21,7 +21,7 @@ pub(super) enum Possible {
     OneOf(BTreeSet<Arc<str>>),
 }
 
-impl Possible {
+impl PossibleValues {
     fn absent() -> Self {
         Self::one("")
     }
@@ -88,7 +88,7 @@ impl Possible {
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     /// All others are absent.
-    labels: BTreeMap<Arc<str>, Possible>,
+    labels: BTreeMap<Arc<str>, PossibleValues>,
     /// Whether there is at most one element at any time.
     pub(super) single: bool,
 }
@@ -99,8 +99,8 @@ impl Shape {
     }
 
     /// The possible values of a label.
-    pub(super) fn of(&self, label: &str) -> Possible {
-        self.labels.get(label).cloned().unwrap_or_else(Possible::absent)
+    pub(super) fn of(&self, label: &str) -> PossibleValues {
+        self.labels.get(label).cloned().unwrap_or_else(PossibleValues::absent)
     }
 
     /// The labels that elements may have.
@@ -116,16 +116,20 @@ impl Shape {
 
     /// Element sets are unique by their labels, so one label set is one element.
     fn settled(mut self) -> Self {
-        self.single = self.single || self.labels.values().all(Possible::is_determined);
+        self.single = self.single || self.labels.values().all(PossibleValues::is_determined);
         self
     }
 
-    fn keep(&self, keeps: impl Fn(&str) -> bool) -> BTreeMap<Arc<str>, Possible> {
+    fn keep(&self, keeps: impl Fn(&str) -> bool) -> BTreeMap<Arc<str>, PossibleValues> {
         let kept = self.labels.iter().filter(|(label, _)| keeps(label));
         kept.map(|(label, possible)| (Arc::clone(label), possible.clone())).collect()
     }
 
-    fn united(&self, other: &Self, unite: fn(&Possible, &Possible) -> Possible) -> Self {
+    fn united(
+        &self,
+        other: &Self,
+        unite: fn(&PossibleValues, &PossibleValues) -> PossibleValues,
+    ) -> Self {
         let names: BTreeSet<&Arc<str>> = self.labels.keys().chain(other.labels.keys()).collect();
         let labels = names.into_iter().map(|name| {
             let possible = unite(&self.of(name), &other.of(name));
@@ -161,17 +165,17 @@ fn selector(selector: &Selector, known: &dyn KnownSeries) -> Option<Shape> {
         let possible = match (known.values(name, label), exact) {
             (Some(values), _) => {
                 let passing = values.iter().filter(|value| passes(value));
-                Possible::OneOf(passing.map(|value| Arc::from(*value)).collect())
+                PossibleValues::OneOf(passing.map(|value| Arc::from(*value)).collect())
             }
             (None, Some(exact)) if passes(&exact.value) && !exact.value.is_empty() => {
-                Possible::one(&exact.value)
+                PossibleValues::one(&exact.value)
             }
             (None, Some(exact)) if exact.value.is_empty() && known.may_lack(name, label) => {
-                Possible::absent()
+                PossibleValues::absent()
             }
-            (None, Some(_)) => Possible::OneOf(BTreeSet::new()),
-            (None, None) if known.may_lack(name, label) => Possible::Any,
-            (None, None) => Possible::Present,
+            (None, Some(_)) => PossibleValues::OneOf(BTreeSet::new()),
+            (None, None) if known.may_lack(name, label) => PossibleValues::Any,
+            (None, None) => PossibleValues::Present,
         };
         (Arc::from(label), possible)
     });
@@ -195,7 +199,7 @@ fn call(function: Function, arguments: &[Node], known: &dyn KnownSeries) -> Opti
     let is_vector =
         |node: &&Node| matches!(node.value_type(), ValueType::Vector | ValueType::Range);
     let operand = shape(arguments.iter().find(is_vector)?, known)?;
-    let any = |label: &Arc<str>| (Arc::clone(label), Possible::Any);
+    let any = |label: &Arc<str>| (Arc::clone(label), PossibleValues::Any);
     Some(match function {
         Function::Absent | Function::AbsentOverTime => {
             Shape { labels: operand.labels.keys().map(any).collect(), single: true }
@@ -203,7 +207,7 @@ fn call(function: Function, arguments: &[Node], known: &dyn KnownSeries) -> Opti
         Function::LabelReplace | Function::LabelJoin => {
             let mut labels = operand.labels;
             if let Some((label, _)) = super::super::typing::text(arguments, 1) {
-                labels.insert(Arc::from(label), Possible::Any);
+                labels.insert(Arc::from(label), PossibleValues::Any);
             }
             Shape { labels, single: operand.single }
         }
@@ -221,7 +225,7 @@ fn binary(binary: &Binary, known: &dyn KnownSeries) -> Option<Shape> {
         return Some(left);
     }
     if binary.op == BinaryOp::Or {
-        return Some(left.united(&right, Possible::join));
+        return Some(left.united(&right, PossibleValues::join));
     }
     if let Some(group) = &binary.matching.group {
         let (mut many, one) = if group.left { (left, right) } else { (right, left) };
@@ -230,7 +234,7 @@ fn binary(binary: &Binary, known: &dyn KnownSeries) -> Option<Shape> {
         }
         return Some(many);
     }
-    let both = left.united(&right, Possible::meet);
+    let both = left.united(&right, PossibleValues::meet);
     let labels = both.keep(|label| is_matched(&binary.matching, label));
     Some(Shape { labels, single: left.single || right.single }.settled())
 }
@@ -242,17 +246,17 @@ fn is_matched(matching: &Matching, label: &str) -> bool {
 
 /// Why no elements of two vectors can ever match; `None` if some may.
 pub(super) fn mismatch(left: &Shape, right: &Shape, matching: &Matching) -> Option<String> {
-    let both = left.united(right, Possible::meet);
+    let both = left.united(right, PossibleValues::meet);
     let found = both
         .labels
         .iter()
         .find(|(label, possible)| is_matched(matching, label) && possible.is_impossible());
     let (label, _) = found?;
     let sides = [left, right].map(|side| side.of(label));
-    if sides[1] == Possible::absent() {
+    if sides[1] == PossibleValues::absent() {
         return Some(format!("the label {label} is only on the left"));
     }
-    if sides[0] == Possible::absent() {
+    if sides[0] == PossibleValues::absent() {
         return Some(format!("the label {label} is only on the right"));
     }
     let (left, right) = (sides[0].read(), sides[1].read());
@@ -261,7 +265,7 @@ pub(super) fn mismatch(left: &Shape, right: &Shape, matching: &Matching) -> Opti
 
 /// Whether two single elements always match, if both exist.
 pub(super) fn surely_match(left: &Shape, right: &Shape, matching: &Matching) -> bool {
-    let both = left.united(right, Possible::meet);
+    let both = left.united(right, PossibleValues::meet);
     let by_name = matching.on && matching.labels.iter().any(|label| &**label == NAME_LABEL);
     !by_name
         && left.single

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::super::matcher::NAME_LABEL;
 use super::super::syntax::{Aggregate, AggregateOp};
 use super::super::{Labels, Sample};
-use super::partial::{Number, Open, Possible, Vector};
+use super::partial::{OpenVector, PartialNumber, PossibleElement, Vector};
 use super::{Evaluator, sums};
 
 /// A group's name, if it is grouped by, and labels.
-type Key = (Option<Arc<str>>, Labels);
+type GroupKey = (Option<Arc<str>>, Labels);
 
 impl Evaluator<'_> {
     pub(super) fn aggregate(&mut self, aggregate: &Aggregate) -> Result<Vector, String> {
@@ -54,7 +54,7 @@ fn whole(
 #[derive(Default)]
 struct Members {
     known: Vec<Sample>,
-    possible: Vec<Possible>,
+    possible: Vec<PossibleElement>,
     /// Whether there may be others.
     any: bool,
     /// Whether there is certainly one.
@@ -70,12 +70,12 @@ impl Members {
 /// Groups in the order of their first element.
 #[derive(Default)]
 struct Groups {
-    indexes: HashMap<Key, usize>,
-    groups: Vec<(Key, Members)>,
+    indexes: HashMap<GroupKey, usize>,
+    groups: Vec<(GroupKey, Members)>,
 }
 
 impl Groups {
-    fn of(&mut self, key: Key) -> &mut Members {
+    fn of(&mut self, key: GroupKey) -> &mut Members {
         let index = *self.indexes.entry(key.clone()).or_insert(self.groups.len());
         if index == self.groups.len() {
             self.groups.push((key, Members::default()));
@@ -85,11 +85,15 @@ impl Groups {
 }
 
 /// The aggregation of a partly unknown vector: a group is known if all its members are.
-fn partly(aggregate: &Aggregate, parameter: Number, vector: Vector) -> Result<Vector, String> {
+fn partly(
+    aggregate: &Aggregate,
+    parameter: PartialNumber,
+    vector: Vector,
+) -> Result<Vector, String> {
     let is_one = !aggregate.without && aggregate.grouping.is_empty();
     let exists = vector.exists() == Some(true);
     let because = vector.because() | parameter.as_ref().err().copied().unwrap_or_default();
-    let mut open = Open { exists, because, ..Open::default() };
+    let mut open = OpenVector { exists, because, ..OpenVector::default() };
     let mut groups = Groups::default();
     for sample in vector.known {
         let members = groups.of(key(&sample, aggregate));
@@ -97,7 +101,7 @@ fn partly(aggregate: &Aggregate, parameter: Number, vector: Vector) -> Result<Ve
         members.known.push(sample);
     }
     if let Some(of) = vector.open {
-        let keys: Vec<Key> = of.possible.iter().map(|of| key(&of.sample, aggregate)).collect();
+        let keys: Vec<GroupKey> = of.possible.iter().map(|of| key(&of.sample, aggregate)).collect();
         for set in &of.some {
             let mut keys = set.iter().filter_map(|index| keys.get(*index));
             let Some(first) = keys.next() else { continue };
@@ -123,7 +127,12 @@ fn partly(aggregate: &Aggregate, parameter: Number, vector: Vector) -> Result<Ve
     }
 }
 
-fn partly_reduced(op: AggregateOp, parameter: &Number, groups: Groups, mut open: Open) -> Vector {
+fn partly_reduced(
+    op: AggregateOp,
+    parameter: &PartialNumber,
+    groups: Groups,
+    mut open: OpenVector,
+) -> Vector {
     let mut known = Vec::new();
     for ((name, labels), members) in groups.groups {
         let value = match parameter {
@@ -141,15 +150,15 @@ fn partly_reduced(op: AggregateOp, parameter: &Number, groups: Groups, mut open:
         if members.exists {
             open.some.push(vec![open.possible.len()]);
         }
-        open.possible.push(Possible { sample, is_valued: value.is_some() });
+        open.possible.push(PossibleElement { sample, is_valued: value.is_some() });
     }
     Vector::new(known, open)
 }
 
 fn partly_selected(
     groups: Groups,
-    parameter: Number,
-    mut open: Open,
+    parameter: PartialNumber,
+    mut open: OpenVector,
     from_top: bool,
 ) -> Result<Vector, String> {
     let mut whole = Vec::new();
@@ -161,7 +170,7 @@ fn partly_selected(
         }
         open.possible.extend(members.possible);
         let known = members.known.into_iter();
-        open.possible.extend(known.map(|sample| Possible { sample, is_valued: true }));
+        open.possible.extend(known.map(|sample| PossibleElement { sample, is_valued: true }));
     }
     match parameter {
         Ok(count) if count < 1.0 => Ok(Vector::default()),
@@ -191,12 +200,12 @@ pub(crate) fn reduced(op: AggregateOp, parameter: f64, values: impl Iterator<Ite
 }
 
 /// The groups in the order of their first element.
-fn grouped(samples: Vec<Sample>, aggregate: &Aggregate) -> Vec<(Key, Vec<Sample>)> {
+fn grouped(samples: Vec<Sample>, aggregate: &Aggregate) -> Vec<(GroupKey, Vec<Sample>)> {
     if !aggregate.without && aggregate.grouping.is_empty() {
         return vec![((None, [].into()), samples)];
     }
-    let mut indexes: HashMap<Key, usize> = HashMap::new();
-    let mut groups: Vec<(Key, Vec<Sample>)> = Vec::new();
+    let mut indexes: HashMap<GroupKey, usize> = HashMap::new();
+    let mut groups: Vec<(GroupKey, Vec<Sample>)> = Vec::new();
     for sample in samples {
         let key = key(&sample, aggregate);
         let index = *indexes.entry(key.clone()).or_insert(groups.len());
@@ -208,7 +217,7 @@ fn grouped(samples: Vec<Sample>, aggregate: &Aggregate) -> Vec<(Key, Vec<Sample>
     groups
 }
 
-fn key(sample: &Sample, aggregate: &Aggregate) -> Key {
+fn key(sample: &Sample, aggregate: &Aggregate) -> GroupKey {
     let is_named = |label: &str| aggregate.grouping.iter().any(|named| &**named == label);
     let keeps = |label: &str| is_named(label) != aggregate.without;
     let keeps_name = !aggregate.without && is_named(NAME_LABEL);
@@ -222,7 +231,7 @@ fn key(sample: &Sample, aggregate: &Aggregate) -> Key {
 
 /// `topk` and `bottomk`: the elements themselves, NaN last.
 fn selected(
-    groups: Vec<(Key, Vec<Sample>)>,
+    groups: Vec<(GroupKey, Vec<Sample>)>,
     count: f64,
     from_top: bool,
 ) -> Result<Vec<Sample>, String> {

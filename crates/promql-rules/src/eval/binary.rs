@@ -6,11 +6,13 @@ use super::super::Sample;
 use super::super::matcher::NAME_LABEL;
 use super::super::syntax::{Binary, BinaryOp, Group, Matching};
 use super::numbers::{arithmetic, compares, scalars};
-use super::partial::{Because, Fate, Given, Number, Open, Possible, Vector};
+use super::partial::{
+    Fate, MissingReadings, OpenVector, PartialNumber, PartialValue, PossibleElement, Vector,
+};
 use super::{Evaluator, label, relabel, sets, unique};
 
 impl Evaluator<'_> {
-    pub(super) fn binary(&mut self, binary: &Binary) -> Result<Given, String> {
+    pub(super) fn binary(&mut self, binary: &Binary) -> Result<PartialValue, String> {
         let before = self.missing.len();
         let left = self.value(&binary.left)?;
         let between = self.missing.len();
@@ -19,21 +21,21 @@ impl Evaluator<'_> {
             self.forgive_one_side(before, between);
         }
         match (left, right) {
-            (Given::Number(Ok(left)), Given::Number(Ok(right))) => {
-                Ok(Given::Number(Ok(scalars(binary.op, left, right))))
+            (PartialValue::Number(Ok(left)), PartialValue::Number(Ok(right))) => {
+                Ok(PartialValue::Number(Ok(scalars(binary.op, left, right))))
             }
-            (Given::Number(left), Given::Number(right)) => {
+            (PartialValue::Number(left), PartialValue::Number(right)) => {
                 let because = [left, right].into_iter().filter_map(Result::err);
-                Ok(Given::Number(Err(because.sum())))
+                Ok(PartialValue::Number(Err(because.sum())))
             }
-            (Given::Vector(vector), Given::Number(number)) => {
-                with_scalar(binary, vector, number, false).map(Given::Vector)
+            (PartialValue::Vector(vector), PartialValue::Number(number)) => {
+                with_scalar(binary, vector, number, false).map(PartialValue::Vector)
             }
-            (Given::Number(number), Given::Vector(vector)) => {
-                with_scalar(binary, vector, number, true).map(Given::Vector)
+            (PartialValue::Number(number), PartialValue::Vector(vector)) => {
+                with_scalar(binary, vector, number, true).map(PartialValue::Vector)
             }
-            (Given::Vector(left), Given::Vector(right)) => {
-                vectors(binary, left, right).map(Given::Vector)
+            (PartialValue::Vector(left), PartialValue::Vector(right)) => {
+                vectors(binary, left, right).map(PartialValue::Vector)
             }
         }
     }
@@ -52,7 +54,7 @@ impl Evaluator<'_> {
 fn with_scalar(
     binary: &Binary,
     vector: Vector,
-    number: Number,
+    number: PartialNumber,
     swapped: bool,
 ) -> Result<Vector, String> {
     let filters = binary.op.is_comparison() && !binary.returns_bool;
@@ -68,7 +70,7 @@ fn with_scalar(
             Some((left, right)) if compares(binary.op, left, right) => Fate::Stays,
             Some(_) => Fate::Leaves,
         };
-        return Ok(vector.sift(|_, value| fate(value), Fate::MayLeave, Because::default()));
+        return Ok(vector.sift(|_, value| fate(value), Fate::MayLeave, MissingReadings::default()));
     }
     vector.mapped(|value| {
         let (left, right) = sides(value);
@@ -95,19 +97,19 @@ fn whole_vectors(
     }
     match binary.op {
         BinaryOp::And | BinaryOp::Unless => {
-            let found: HashSet<Signature<'_>> =
-                right.iter().map(|sample| Signature { sample, matching }).collect();
+            let found: HashSet<MatchSignature<'_>> =
+                right.iter().map(|sample| MatchSignature { sample, matching }).collect();
             let wanted = binary.op == BinaryOp::And;
             let mut left = left;
-            left.retain(|sample| found.contains(&Signature { sample, matching }) == wanted);
+            left.retain(|sample| found.contains(&MatchSignature { sample, matching }) == wanted);
             Ok(left)
         }
         BinaryOp::Or => {
-            let found: HashSet<Signature<'_>> =
-                left.iter().map(|sample| Signature { sample, matching }).collect();
+            let found: HashSet<MatchSignature<'_>> =
+                left.iter().map(|sample| MatchSignature { sample, matching }).collect();
             let added: Vec<Sample> = right
                 .iter()
-                .filter(|sample| !found.contains(&Signature { sample, matching }))
+                .filter(|sample| !found.contains(&MatchSignature { sample, matching }))
                 .cloned()
                 .collect();
             unique(left.iter().cloned().chain(added).collect())
@@ -119,7 +121,8 @@ fn whole_vectors(
 /// The case of most rules, without a lookup.
 fn of_one_each(binary: &Binary, left: &Sample, right: &Sample) -> Vec<Sample> {
     let matching = &binary.matching;
-    let fit = Signature { sample: left, matching } == Signature { sample: right, matching };
+    let fit =
+        MatchSignature { sample: left, matching } == MatchSignature { sample: right, matching };
     match binary.op {
         BinaryOp::And | BinaryOp::Unless => {
             let is_kept = fit == (binary.op == BinaryOp::And);
@@ -147,16 +150,16 @@ fn matched(binary: &Binary, left: &[Sample], right: &[Sample]) -> Result<Vec<Sam
     let matching = &binary.matching;
     let swapped = matching.group.as_ref().is_some_and(|group| !group.left);
     let (many, one) = if swapped { (right, left) } else { (left, right) };
-    let mut ones: HashMap<Signature<'_>, &Sample> = HashMap::with_capacity(one.len());
+    let mut ones: HashMap<MatchSignature<'_>, &Sample> = HashMap::with_capacity(one.len());
     for sample in one {
-        if let Some(first) = ones.insert(Signature { sample, matching }, sample) {
+        if let Some(first) = ones.insert(MatchSignature { sample, matching }, sample) {
             return Err(duplicate(matching, first, sample, if swapped { "left" } else { "right" }));
         }
     }
-    let mut met: HashSet<Signature<'_>> = HashSet::new();
+    let mut met: HashSet<MatchSignature<'_>> = HashSet::new();
     let mut out = Vec::with_capacity(many.len());
     for sample in many {
-        let signature = Signature { sample, matching };
+        let signature = MatchSignature { sample, matching };
         let Some(partner) = ones.get(&signature) else { continue };
         let (left, right) = if swapped { (*partner, sample) } else { (sample, *partner) };
         let Some(value) = element(binary, left.value, right.value) else { continue };
@@ -186,14 +189,14 @@ fn matched_partly(binary: &Binary, left: &Vector, right: &Vector) -> Result<Vect
     let (many, one) = if swapped { (right, left) } else { (left, right) };
     // For its errors.
     matched(binary, &left.known, &right.known)?;
-    let mut ones: HashMap<Signature<'_>, Vec<_>> = HashMap::new();
+    let mut ones: HashMap<MatchSignature<'_>, Vec<_>> = HashMap::new();
     for element in one.all() {
-        ones.entry(Signature { sample: element.0, matching }).or_default().push(element);
+        ones.entry(MatchSignature { sample: element.0, matching }).or_default().push(element);
     }
-    let mut open = Open { because, ..Open::default() };
+    let mut open = OpenVector { because, ..OpenVector::default() };
     let mut known = Vec::new();
     for (sample, value, is_sure) in many.all() {
-        let Some(partners) = ones.get(&Signature { sample, matching }) else { continue };
+        let Some(partners) = ones.get(&MatchSignature { sample, matching }) else { continue };
         let &[(partner, other, is_partner_sure), ..] = partners.as_slice() else { continue };
         let is_only = partners.len() == 1;
         let mut found = None;
@@ -209,7 +212,7 @@ fn matched_partly(binary: &Binary, left: &Vector, right: &Vector) -> Result<Vect
         if is_sure && is_partner_sure && is_only {
             known.push(sample);
         } else {
-            open.possible.push(Possible { sample, is_valued: found.is_some() });
+            open.possible.push(PossibleElement { sample, is_valued: found.is_some() });
         }
     }
     Ok(Vector::new(known, open))
@@ -256,7 +259,7 @@ fn result(binary: &Binary, many: &Sample, one: &Sample, value: f64) -> Sample {
 }
 
 fn duplicate(matching: &Matching, first: &Sample, second: &Sample, side: &str) -> String {
-    let group: Vec<String> = Signature { sample: first, matching }
+    let group: Vec<String> = MatchSignature { sample: first, matching }
         .labels()
         .map(|(name, value)| format!("{name}={value:?}"))
         .collect();
@@ -278,12 +281,12 @@ fn shown(sample: &Sample) -> String {
 
 /// The part of an element's labels by which it is matched; compared without copying it.
 #[derive(Clone, Copy)]
-pub(super) struct Signature<'s> {
+pub(super) struct MatchSignature<'s> {
     pub(super) sample: &'s Sample,
     pub(super) matching: &'s Matching,
 }
 
-impl<'s> Signature<'s> {
+impl<'s> MatchSignature<'s> {
     fn labels(&self) -> impl Iterator<Item = (&'s str, &'s str)> {
         let matching = self.matching;
         let is_named =
@@ -296,15 +299,15 @@ impl<'s> Signature<'s> {
     }
 }
 
-impl PartialEq for Signature<'_> {
+impl PartialEq for MatchSignature<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.labels().eq(other.labels())
     }
 }
 
-impl Eq for Signature<'_> {}
+impl Eq for MatchSignature<'_> {}
 
-impl std::hash::Hash for Signature<'_> {
+impl std::hash::Hash for MatchSignature<'_> {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.labels().for_each(|label| label.hash(state));
     }

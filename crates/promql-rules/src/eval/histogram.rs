@@ -20,11 +20,11 @@ struct Bucket {
 }
 
 /// One histogram among the elements: its name and labels but for the bound.
-type Key = (Option<Arc<str>>, Labels);
+type HistogramKey = (Option<Arc<str>>, Labels);
 
 /// The quantile of each histogram among the elements; those without a bound are left out.
 pub(super) fn quantile(q: f64, samples: Vec<Sample>) -> Result<Vec<Sample>, String> {
-    let mut indexes: HashMap<Key, usize> = HashMap::new();
+    let mut indexes: HashMap<HistogramKey, usize> = HashMap::new();
     let mut histograms: Vec<(Labels, Vec<Bucket>)> = Vec::new();
     for mut sample in samples {
         let Some(bound) = bound(label(&sample, BOUND_LABEL)) else { continue };

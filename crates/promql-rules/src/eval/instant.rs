@@ -4,7 +4,7 @@ use super::super::Sample;
 use super::super::functions::Function;
 use super::super::syntax::{Kind, Node, Selector};
 use super::over_time::absent_of;
-use super::partial::{Because, Number, Vector};
+use super::partial::{MissingReadings, PartialNumber, Vector};
 use super::{Evaluator, histogram, relabel};
 
 impl Evaluator<'_> {
@@ -82,7 +82,7 @@ fn bare_selector(arguments: &[Node]) -> Option<&Selector> {
     }
 }
 
-fn quantile(q: Number, vector: Vector) -> Result<Vector, String> {
+fn quantile(q: PartialNumber, vector: Vector) -> Result<Vector, String> {
     match (q, vector.open) {
         (Ok(q), None) => histogram::quantile(q, vector.known).map(Vector::whole),
         (Err(_), None) if vector.known.is_empty() => Ok(Vector::default()),
@@ -93,7 +93,7 @@ fn quantile(q: Number, vector: Vector) -> Result<Vector, String> {
     }
 }
 
-fn rounded(vector: Vector, step: Number) -> Result<Vector, String> {
+fn rounded(vector: Vector, step: PartialNumber) -> Result<Vector, String> {
     match step {
         Ok(step) => {
             let inverse = 1.0 / step;
@@ -123,11 +123,11 @@ fn plain(function: Function) -> Option<fn(f64) -> f64> {
 }
 
 /// Like Go's `math.Max` and `math.Min`, it passes NaN through.
-fn clamped(vector: Vector, least: Number, most: Number) -> Result<Vector, String> {
+fn clamped(vector: Vector, least: PartialNumber, most: PartialNumber) -> Result<Vector, String> {
     let (least, most) = match (least, most) {
         (Ok(least), Ok(most)) => (least, most),
         (least, most) => {
-            let because: Because = [least, most].into_iter().filter_map(Result::err).sum();
+            let because: MissingReadings = [least, most].into_iter().filter_map(Result::err).sum();
             let valueless = vector.mapped(|value| value)?.valueless(because);
             return Ok(valueless.doubtful(because));
         }

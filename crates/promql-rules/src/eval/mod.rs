@@ -29,7 +29,7 @@ const SAME_LABELSET: &str = "vector cannot contain metrics with the same labelse
 pub(super) use aggregate::reduced;
 pub(super) use numbers::{arithmetic, compares, scalars};
 pub(super) use over_time::{Range, apply};
-use partial::{Because, Given, Number, Vector};
+use partial::{MissingReadings, PartialNumber, PartialValue, Vector};
 pub(super) use select::{is_open, matching_series};
 
 /// The result of an evaluation.
@@ -58,14 +58,16 @@ pub(super) fn evaluate_root(
     let (value, mut yields, because) = match given {
         Err(error) if !has_failed && !lacks => return Err(error),
         // It may be an error of the data that are left.
-        Err(_) => (None, None, Because::ALL),
-        Ok(Given::Number(Ok(number))) => {
+        Err(_) => (None, None, MissingReadings::ALL),
+        Ok(PartialValue::Number(Ok(number))) => {
             let yields = number != 0.0 && !number.is_nan();
-            (Some(Value::Scalar(number)), Some(yields), Because::default())
+            (Some(Value::Scalar(number)), Some(yields), MissingReadings::default())
         }
-        Ok(Given::Number(Err(because))) => (None, None, because),
-        Ok(Given::Vector(vector)) => match (vector.exists(), vector.open) {
-            (yields, None) => (Some(Value::Vector(vector.known)), yields, Because::default()),
+        Ok(PartialValue::Number(Err(because))) => (None, None, because),
+        Ok(PartialValue::Vector(vector)) => match (vector.exists(), vector.open) {
+            (yields, None) => {
+                (Some(Value::Vector(vector.known)), yields, MissingReadings::default())
+            }
             (yields, Some(open)) => (None, yields, open.because),
         },
     };
@@ -78,7 +80,7 @@ pub(super) fn evaluate_root(
 }
 
 /// The unsupported readings, and the reasons of the failed ones, once each.
-fn reasons(missing: Vec<Missing>, because: Because) -> Vec<String> {
+fn reasons(missing: Vec<Missing>, because: MissingReadings) -> Vec<String> {
     let mut reasons: Vec<String> = Vec::new();
     for (index, missing) in missing.into_iter().enumerate() {
         let counts = missing.is_lack() || (!missing.unsupported && because.contains(index));
@@ -148,27 +150,29 @@ impl Missing {
 
 impl Evaluator<'_> {
     /// Records a missing reading.
-    fn note(&mut self, unsupported: bool, reason: String) -> Because {
+    fn note(&mut self, unsupported: bool, reason: String) -> MissingReadings {
         self.missing.push(Missing { unsupported, is_forgiven: false, reason });
-        Because::of(self.missing.len() - 1)
+        MissingReadings::of(self.missing.len() - 1)
     }
 
-    fn value(&mut self, node: &Node) -> Result<Given, String> {
+    fn value(&mut self, node: &Node) -> Result<PartialValue, String> {
         Ok(match &node.kind {
-            Kind::Number(number) => Given::Number(Ok(*number)),
-            Kind::Selector(selector) => Given::Vector(self.select(selector)),
+            Kind::Number(number) => PartialValue::Number(Ok(*number)),
+            Kind::Selector(selector) => PartialValue::Vector(self.select(selector)),
             Kind::Parentheses(inner) => self.value(inner)?,
             Kind::Unary { negative, operand } => match self.value(operand)? {
                 given if !negative => given,
-                Given::Number(number) => Given::Number(number.map(|number| -number)),
-                Given::Vector(vector) => Given::Vector(vector.mapped(|value| -value)?),
+                PartialValue::Number(number) => PartialValue::Number(number.map(|number| -number)),
+                PartialValue::Vector(vector) => {
+                    PartialValue::Vector(vector.mapped(|value| -value)?)
+                }
             },
             Kind::Binary(binary) => self.binary(binary)?,
-            Kind::Aggregate(aggregate) => Given::Vector(self.aggregate(aggregate)?),
+            Kind::Aggregate(aggregate) => PartialValue::Vector(self.aggregate(aggregate)?),
             Kind::Call { arguments, pattern: Some(pattern), .. } => {
                 let vector = self.vector_argument(arguments, 0)?;
                 let replaced = |samples| relabel::replace(samples, arguments, pattern);
-                Given::Vector(vector.each(replaced)?)
+                PartialValue::Vector(vector.each(replaced)?)
             }
             Kind::Call { function, arguments, .. } => self.call(*function, arguments)?,
             Kind::Text(_) | Kind::Range { .. } => {
@@ -179,31 +183,31 @@ impl Evaluator<'_> {
 
     fn vector(&mut self, node: &Node) -> Result<Vector, String> {
         match self.value(node)? {
-            Given::Vector(vector) => Ok(vector),
-            Given::Number(_) => Err("expected an instant vector, got a scalar".to_owned()),
+            PartialValue::Vector(vector) => Ok(vector),
+            PartialValue::Number(_) => Err("expected an instant vector, got a scalar".to_owned()),
         }
     }
 
-    fn scalar(&mut self, node: &Node) -> Result<Number, String> {
+    fn scalar(&mut self, node: &Node) -> Result<PartialNumber, String> {
         match self.value(node)? {
-            Given::Number(number) => Ok(number),
-            Given::Vector(_) => Err("expected a scalar, got an instant vector".to_owned()),
+            PartialValue::Number(number) => Ok(number),
+            PartialValue::Vector(_) => Err("expected a scalar, got an instant vector".to_owned()),
         }
     }
 
-    fn call(&mut self, function: Function, arguments: &[Node]) -> Result<Given, String> {
+    fn call(&mut self, function: Function, arguments: &[Node]) -> Result<PartialValue, String> {
         match function {
-            Function::Time => return Ok(Given::Number(Ok(self.at.utc_ms as f64 / 1000.0))),
-            Function::Scalar => return self.scalar_of(arguments).map(Given::Number),
+            Function::Time => return Ok(PartialValue::Number(Ok(self.at.utc_ms as f64 / 1000.0))),
+            Function::Scalar => return self.scalar_of(arguments).map(PartialValue::Number),
             _ => {}
         }
         if let Some(vector) = self.over_range(function, arguments)? {
-            return Ok(Given::Vector(vector));
+            return Ok(PartialValue::Vector(vector));
         }
-        self.over_instant(function, arguments).map(Given::Vector)
+        self.over_instant(function, arguments).map(PartialValue::Vector)
     }
 
-    fn scalar_of(&mut self, arguments: &[Node]) -> Result<Number, String> {
+    fn scalar_of(&mut self, arguments: &[Node]) -> Result<PartialNumber, String> {
         let vector = match arguments.first() {
             Some(argument) => self.vector(argument)?,
             None => Vector::default(),
@@ -217,7 +221,11 @@ impl Evaluator<'_> {
     }
 
     /// The argument at a position, which the type check has counted.
-    fn scalar_argument(&mut self, arguments: &[Node], position: usize) -> Result<Number, String> {
+    fn scalar_argument(
+        &mut self,
+        arguments: &[Node],
+        position: usize,
+    ) -> Result<PartialNumber, String> {
         match arguments.get(position) {
             Some(node) => self.scalar(node),
             None => Err(format!("argument {} is missing", position + 1)),

@@ -3,7 +3,7 @@
 use super::super::functions::Function;
 use super::super::syntax::{Kind, Node, Selector};
 use super::super::{Sample, matcher::MatchOp};
-use super::partial::{Because, Open, Possible, Vector};
+use super::partial::{MissingReadings, OpenVector, PossibleElement, Vector};
 use super::select::Windows;
 use super::sums::{self, Sum};
 use super::{Evaluator, unique};
@@ -48,7 +48,7 @@ impl Evaluator<'_> {
         };
         let noted = self.missing.len();
         let Windows { series, any, because } = self.windows(selector, range_ms);
-        let mut open = Open { any, because, ..Open::default() };
+        let mut open = OpenVector { any, because, ..OpenVector::default() };
         let now_ms = self.at.timeline_ms;
         let number = *parameter.as_ref().unwrap_or(&f64::NAN);
         let range = Range::new(now_ms, selector.offset_ms, range_ms, number);
@@ -76,7 +76,7 @@ impl Evaluator<'_> {
                         open.some.push(vec![open.possible.len()]);
                     }
                     let sample = sample(f64::NAN);
-                    open.possible.push(Possible { sample, is_valued: false });
+                    open.possible.push(PossibleElement { sample, is_valued: false });
                 }
                 Some(value) => samples.push(sample(value)),
                 None => {}
@@ -99,7 +99,7 @@ impl Evaluator<'_> {
 pub(super) fn absent_of(
     selector: Option<&Selector>,
     exists: Option<bool>,
-    because: Because,
+    because: MissingReadings,
 ) -> Vector {
     let absent = absent(selector);
     match exists {

@@ -13,9 +13,9 @@ use super::{MAX_ELEMENTS, mapped};
 /// The failed readings that a result depends on: a bit for each missing reading by index, the last
 /// bit for all further ones.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Because(u64);
+pub(super) struct MissingReadings(u64);
 
-impl Because {
+impl MissingReadings {
     pub(super) const ALL: Self = Self(u64::MAX);
 
     pub(super) fn of(index: usize) -> Self {
@@ -27,7 +27,7 @@ impl Because {
     }
 }
 
-impl BitOr for Because {
+impl BitOr for MissingReadings {
     type Output = Self;
 
     fn bitor(self, other: Self) -> Self {
@@ -35,18 +35,18 @@ impl BitOr for Because {
     }
 }
 
-impl Sum for Because {
+impl Sum for MissingReadings {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), BitOr::bitor)
     }
 }
 
 /// A number, or the missing readings that it depends on.
-pub(super) type Number = Result<f64, Because>;
+pub(super) type PartialNumber = Result<f64, MissingReadings>;
 
 /// The value of a part of an expression.
-pub(super) enum Given {
-    Number(Number),
+pub(super) enum PartialValue {
+    Number(PartialNumber),
     Vector(Vector),
 }
 
@@ -56,14 +56,14 @@ pub(super) struct Vector {
     /// Certain elements, with labels and value.
     pub known: Vec<Sample>,
     /// Other possible elements; `None` where there are none.
-    pub open: Option<Open>,
+    pub open: Option<OpenVector>,
 }
 
 /// The unknown part of a vector.
 #[derive(Default)]
-pub(super) struct Open {
+pub(super) struct OpenVector {
     /// Elements that may be there.
-    pub possible: Vec<Possible>,
+    pub possible: Vec<PossibleElement>,
     /// Whether there may be others with any labels.
     pub any: bool,
     /// Sets of indexes in `possible`, of each of which at least one element exists.
@@ -71,11 +71,11 @@ pub(super) struct Open {
     /// Whether the vector certainly has an element.
     pub exists: bool,
     /// The readings that it depends on.
-    pub because: Because,
+    pub because: MissingReadings,
 }
 
 /// An element that may be there.
-pub(super) struct Possible {
+pub(super) struct PossibleElement {
     pub sample: Sample,
     /// Whether it has the sample's value if it is there.
     pub is_valued: bool,
@@ -89,7 +89,7 @@ pub(super) enum Fate {
     Leaves,
 }
 
-impl Possible {
+impl PossibleElement {
     pub(super) fn value(&self) -> Option<f64> {
         self.is_valued.then_some(self.sample.value)
     }
@@ -101,21 +101,21 @@ impl Vector {
         Self { known, open: None }
     }
 
-    pub(super) fn new(known: Vec<Sample>, mut open: Open) -> Self {
+    pub(super) fn new(known: Vec<Sample>, mut open: OpenVector) -> Self {
         if open.possible.len() > MAX_ELEMENTS {
-            open = Open { possible: Vec::new(), any: true, some: Vec::new(), ..open };
+            open = OpenVector { possible: Vec::new(), any: true, some: Vec::new(), ..open };
         }
         let is_open = open.any || !open.possible.is_empty();
         Self { known, open: is_open.then_some(open) }
     }
 
     /// A fully unknown vector.
-    pub(super) fn unknown(because: Because) -> Self {
-        Self::new(Vec::new(), Open { any: true, because, ..Open::default() })
+    pub(super) fn unknown(because: MissingReadings) -> Self {
+        Self::new(Vec::new(), OpenVector { any: true, because, ..OpenVector::default() })
     }
 
     /// One element that is there for certain, and its value if that is known.
-    pub(super) fn of_one(sample: Sample, number: Number) -> Self {
+    pub(super) fn of_one(sample: Sample, number: PartialNumber) -> Self {
         match number {
             Ok(value) => Self::whole(vec![Sample { value, ..sample }]),
             Err(because) => Self::whole(vec![sample]).valueless(because),
@@ -143,11 +143,11 @@ impl Vector {
         self.open.as_ref().is_some_and(|open| open.any)
     }
 
-    pub(super) fn possible(&self) -> &[Possible] {
+    pub(super) fn possible(&self) -> &[PossibleElement] {
         self.open.as_ref().map_or(&[], |open| &open.possible)
     }
 
-    pub(super) fn because(&self) -> Because {
+    pub(super) fn because(&self) -> MissingReadings {
         self.open.as_ref().map(|open| open.because).unwrap_or_default()
     }
 
@@ -177,12 +177,12 @@ impl Vector {
     }
 
     /// The same elements without names, each with a value that depends on missing readings.
-    pub(super) fn valueless(self, because: Because) -> Self {
+    pub(super) fn valueless(self, because: MissingReadings) -> Self {
         let mut open = self.open.unwrap_or_default();
         open.possible.iter_mut().for_each(|possible| possible.is_valued = false);
         for sample in self.known {
             open.some.push(vec![open.possible.len()]);
-            open.possible.push(Possible { sample, is_valued: false });
+            open.possible.push(PossibleElement { sample, is_valued: false });
         }
         open.possible.iter_mut().for_each(|possible| possible.sample.name = None);
         open.because = open.because | because;
@@ -190,7 +190,7 @@ impl Vector {
     }
 
     /// The same, if the existence of the elements also depends on missing readings.
-    pub(super) fn doubtful(self, because: Because) -> Self {
+    pub(super) fn doubtful(self, because: MissingReadings) -> Self {
         self.sift(|_, _| Fate::MayLeave, Fate::MayLeave, because)
     }
 
@@ -200,7 +200,7 @@ impl Vector {
         mut self,
         fate: impl Fn(&Sample, Option<f64>) -> Fate,
         any: Fate,
-        because: Because,
+        because: MissingReadings,
     ) -> Self {
         let mut loosened = Vec::new();
         let mut all_stay = !self.has_any();
@@ -208,7 +208,7 @@ impl Vector {
             let fate = fate(sample, Some(sample.value));
             all_stay &= fate == Fate::Stays;
             if fate == Fate::MayLeave {
-                loosened.push(Possible { sample: sample.clone(), is_valued: true });
+                loosened.push(PossibleElement { sample: sample.clone(), is_valued: true });
             }
             fate == Fate::Stays
         });

@@ -3,7 +3,7 @@
 use super::super::Sample;
 use super::super::syntax::Selector;
 use super::Evaluator;
-use super::partial::{Because, Open, Possible, Vector};
+use super::partial::{MissingReadings, OpenVector, PossibleElement, Vector};
 use crate::store::{Point, SeriesId, SeriesStore, Window};
 use crate::{Reading, SeriesKey};
 
@@ -12,7 +12,7 @@ use crate::{Reading, SeriesKey};
 struct Gaps {
     /// Whether there may be others.
     any: bool,
-    because: Because,
+    because: MissingReadings,
 }
 
 /// A series' window.
@@ -28,7 +28,7 @@ pub(super) struct Windows<'s> {
     pub(super) series: Vec<SeriesWindow<'s>>,
     /// Whether there may be other series.
     pub(super) any: bool,
-    pub(super) because: Because,
+    pub(super) because: MissingReadings,
 }
 
 impl<'s> Evaluator<'s> {
@@ -49,13 +49,13 @@ impl<'s> Evaluator<'s> {
         let mut possible = Vec::new();
         let gaps = self.matching(selector, |store, id, key, is_failed| {
             if is_failed {
-                possible.push(Possible { sample: sample(key, f64::NAN), is_valued: false });
+                possible.push(PossibleElement { sample: sample(key, f64::NAN), is_valued: false });
             } else if let Some(point) = store.at(id, at_ms) {
                 known.push(sample(key, value(point)));
             }
         });
         let Gaps { any, because } = gaps;
-        Vector::new(known, Open { possible, any, because, ..Open::default() })
+        Vector::new(known, OpenVector { possible, any, because, ..OpenVector::default() })
     }
 
     /// The windows of all series that the selector matches, with their keys.

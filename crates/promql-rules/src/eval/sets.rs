@@ -4,13 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use super::super::Sample;
 use super::super::syntax::{BinaryOp, Matching};
-use super::binary::Signature;
-use super::partial::{Fate, Open, Vector};
+use super::binary::MatchSignature;
+use super::partial::{Fate, OpenVector, Vector};
 use super::unique;
 
 /// Whether an element finds a partner.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Met {
+enum PartnerMatch {
     Surely,
     Perhaps,
     Never,
@@ -19,15 +19,15 @@ enum Met {
 /// The partners that a vector offers.
 struct Coverage<'s> {
     matching: &'s Matching,
-    sure: HashSet<Signature<'s>>,
-    possible: HashSet<Signature<'s>>,
+    sure: HashSet<MatchSignature<'s>>,
+    possible: HashSet<MatchSignature<'s>>,
     any: bool,
     exists: Option<bool>,
 }
 
 impl<'s> Coverage<'s> {
     fn of(vector: &'s Vector, matching: &'s Matching) -> Self {
-        let signature = |sample: &'s Sample| Signature { sample, matching };
+        let signature = |sample: &'s Sample| MatchSignature { sample, matching };
         let mut sure: HashSet<_> = vector.known.iter().map(signature).collect();
         let possible = vector.possible();
         for set in vector.open.iter().flat_map(|open| &open.some) {
@@ -53,23 +53,23 @@ impl<'s> Coverage<'s> {
         self.matching.on && self.matching.labels.is_empty()
     }
 
-    fn met(&self, sample: &Sample) -> Met {
-        let signature = Signature { sample, matching: self.matching };
+    fn met(&self, sample: &Sample) -> PartnerMatch {
+        let signature = MatchSignature { sample, matching: self.matching };
         if self.sure.contains(&signature) || (self.is_of_all() && self.exists == Some(true)) {
-            Met::Surely
+            PartnerMatch::Surely
         } else if self.any || self.possible.contains(&signature) {
-            Met::Perhaps
+            PartnerMatch::Perhaps
         } else {
-            Met::Never
+            PartnerMatch::Never
         }
     }
 
     /// The same of an element whose labels are not known.
-    fn met_by_any(&self) -> Met {
+    fn met_by_any(&self) -> PartnerMatch {
         match self.exists {
-            Some(false) => Met::Never,
-            Some(true) if self.is_of_all() => Met::Surely,
-            _ => Met::Perhaps,
+            Some(false) => PartnerMatch::Never,
+            Some(true) if self.is_of_all() => PartnerMatch::Surely,
+            _ => PartnerMatch::Perhaps,
         }
     }
 }
@@ -92,9 +92,9 @@ pub(super) fn combined(
 fn sifted(matching: &Matching, left: Vector, right: &Vector, [surely, never]: [Fate; 2]) -> Vector {
     let coverage = Coverage::of(right, matching);
     let fate = |met| match met {
-        Met::Surely => surely,
-        Met::Perhaps => Fate::MayLeave,
-        Met::Never => never,
+        PartnerMatch::Surely => surely,
+        PartnerMatch::Perhaps => Fate::MayLeave,
+        PartnerMatch::Never => never,
     };
     let any = fate(coverage.met_by_any());
     left.sift(|sample, _| fate(coverage.met(sample)), any, right.because())
@@ -107,13 +107,15 @@ fn either(matching: &Matching, left: Vector, right: Vector) -> Result<Vector, St
     // Each group that certainly exists only on the right side has an element.
     let sure_of_right = Coverage::of(&right, matching).sure;
     let only_right = sure_of_right.iter().map(|signature| signature.sample);
-    let only_right: Vec<Sample> =
-        only_right.filter(|sample| coverage.met(sample) == Met::Perhaps).cloned().collect();
+    let only_right: Vec<Sample> = only_right
+        .filter(|sample| coverage.met(sample) == PartnerMatch::Perhaps)
+        .cloned()
+        .collect();
     drop(sure_of_right);
     let fate = |met| match met {
-        Met::Surely => Fate::Leaves,
-        Met::Perhaps => Fate::MayLeave,
-        Met::Never => Fate::Stays,
+        PartnerMatch::Surely => Fate::Leaves,
+        PartnerMatch::Perhaps => Fate::MayLeave,
+        PartnerMatch::Never => Fate::Stays,
     };
     let any = fate(coverage.met_by_any());
     let added = right.sift(|sample, _| fate(coverage.met(sample)), any, left.because());
@@ -128,7 +130,7 @@ fn either(matching: &Matching, left: Vector, right: Vector) -> Result<Vector, St
         // Where there were too many, the right side's are not among them.
         let is_known = |group: &&Vec<usize>| group.iter().any(|index| *index >= of_left);
         let some = only_right.iter().filter_map(|sample| {
-            groups.get(&Signature { sample, matching }).filter(is_known).cloned()
+            groups.get(&MatchSignature { sample, matching }).filter(is_known).cloned()
         });
         let some: Vec<Vec<usize>> = some.collect();
         open.some.extend(some);
@@ -136,10 +138,10 @@ fn either(matching: &Matching, left: Vector, right: Vector) -> Result<Vector, St
     Ok(Vector::new(known, open))
 }
 
-fn joined(left: Open, right: Open) -> Open {
+fn joined(left: OpenVector, right: OpenVector) -> OpenVector {
     let offset = left.possible.len();
     let moved = right.some.into_iter().map(|set| set.iter().map(|index| index + offset).collect());
-    Open {
+    OpenVector {
         some: left.some.into_iter().chain(moved).collect(),
         possible: left.possible.into_iter().chain(right.possible).collect(),
         any: left.any || right.any,
@@ -149,10 +151,16 @@ fn joined(left: Open, right: Open) -> Open {
 }
 
 /// Indexes of possible elements, by their matching labels.
-fn groups<'s>(open: &'s Open, matching: &'s Matching) -> HashMap<Signature<'s>, Vec<usize>> {
-    let mut groups: HashMap<Signature<'s>, Vec<usize>> = HashMap::new();
+fn groups<'s>(
+    open: &'s OpenVector,
+    matching: &'s Matching,
+) -> HashMap<MatchSignature<'s>, Vec<usize>> {
+    let mut groups: HashMap<MatchSignature<'s>, Vec<usize>> = HashMap::new();
     for (index, possible) in open.possible.iter().enumerate() {
-        groups.entry(Signature { sample: &possible.sample, matching }).or_default().push(index);
+        groups
+            .entry(MatchSignature { sample: &possible.sample, matching })
+            .or_default()
+            .push(index);
     }
     groups
 }

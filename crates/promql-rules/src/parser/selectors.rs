@@ -11,7 +11,7 @@ use super::super::syntax::{Kind, Node, Selector};
 use super::Parser;
 
 /// A metric's name, and its place in the text.
-type Name = (Arc<str>, Range<usize>);
+type MetricName = (Arc<str>, Range<usize>);
 
 impl Parser<'_> {
     /// Reads `name{…}[range] offset …`.
@@ -61,7 +61,7 @@ impl Parser<'_> {
     }
 
     /// Reads `name{…}`; the name has its place in the text.
-    fn name_and_matchers(&mut self) -> Result<(Option<Name>, Vec<Matcher>), ExprError> {
+    fn name_and_matchers(&mut self) -> Result<(Option<MetricName>, Vec<Matcher>), ExprError> {
         let mut name = None;
         if self.peek() == &Token::Word {
             name = Some((self.written().into(), self.span()));
@@ -77,7 +77,7 @@ impl Parser<'_> {
     /// Reads up to the closing brace, which may hold the metric's name too.
     fn matchers(
         &mut self,
-        name: &mut Option<Name>,
+        name: &mut Option<MetricName>,
         matchers: &mut Vec<Matcher>,
     ) -> Result<(), ExprError> {
         while !self.take_sign("}") {

@@ -154,7 +154,7 @@ proptest! {
 
 fn proven(text: &str, store: &SeriesStore) -> bool {
     let expr = parse(text).unwrap();
-    let proof = Part::of(&expr.root, store).map(Part::proof);
+    let proof = QuietPart::of(&expr.root, store).map(QuietPart::proof);
     proof.is_some_and(|proof| proof.is_empty(store, EvalTime { timeline_ms: 5000, utc_ms: 0 }))
 }
 

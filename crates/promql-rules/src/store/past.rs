@@ -7,7 +7,7 @@ use super::{MAX_SAMPLES, Point, Window, is_stale};
 /// The points of a series, including the newest one, as far back as requested. Empty without a
 /// request.
 #[derive(Debug, Default)]
-pub(super) struct Past {
+pub(super) struct SeriesPast {
     pub(super) retain_ms: i64,
     points: VecDeque<Point>,
     /// The instant of the newest point dropped by the bound on samples.
@@ -18,7 +18,7 @@ pub(super) struct Past {
     changed_at_ms: Option<i64>,
 }
 
-impl Past {
+impl SeriesPast {
     /// A past with a range.
     pub(super) fn of(retain_ms: i64) -> Self {
         Self { retain_ms, ..Self::default() }

@@ -13,7 +13,7 @@ const MAX_SEARCHED: usize = 2048;
 
 /// A template function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Function {
+pub(super) enum TemplateFunction {
     Humanize,
     Humanize1024,
     HumanizeDuration,
@@ -28,21 +28,21 @@ pub(super) enum Function {
 }
 
 /// Every function by its name.
-pub(super) static NAMES: [(&str, Function); 11] = [
-    ("humanize", Function::Humanize),
-    ("humanize1024", Function::Humanize1024),
-    ("humanizeDuration", Function::HumanizeDuration),
-    ("humanizePercentage", Function::HumanizePercentage),
-    ("humanizeTimestamp", Function::HumanizeTimestamp),
-    ("print", Function::Print),
-    ("printf", Function::Printf),
-    ("reReplaceAll", Function::ReReplaceAll),
-    ("title", Function::Title),
-    ("toLower", Function::ToLower),
-    ("toUpper", Function::ToUpper),
+pub(super) static NAMES: [(&str, TemplateFunction); 11] = [
+    ("humanize", TemplateFunction::Humanize),
+    ("humanize1024", TemplateFunction::Humanize1024),
+    ("humanizeDuration", TemplateFunction::HumanizeDuration),
+    ("humanizePercentage", TemplateFunction::HumanizePercentage),
+    ("humanizeTimestamp", TemplateFunction::HumanizeTimestamp),
+    ("print", TemplateFunction::Print),
+    ("printf", TemplateFunction::Printf),
+    ("reReplaceAll", TemplateFunction::ReReplaceAll),
+    ("title", TemplateFunction::Title),
+    ("toLower", TemplateFunction::ToLower),
+    ("toUpper", TemplateFunction::ToUpper),
 ];
 
-impl Function {
+impl TemplateFunction {
     pub(super) fn named(name: &str) -> Option<Self> {
         NAMES.iter().find(|(candidate, _)| *candidate == name).map(|(_, function)| *function)
     }

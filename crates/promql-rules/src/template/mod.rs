@@ -12,7 +12,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use self::functions::Function;
+use self::functions::TemplateFunction;
 pub use self::go_float::go_float;
 
 /// The longest text that rendering may yield, in bytes; the rest is cut off.
@@ -22,7 +22,7 @@ const MAX_RENDERED: usize = 16 * 1024;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     text: Arc<str>,
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 /// A mistake in a template, with its span.
@@ -43,7 +43,7 @@ impl std::fmt::Display for TemplateError {
 impl std::error::Error for TemplateError {}
 
 #[derive(Clone, Debug, PartialEq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Action(Pipe),
 }
@@ -57,7 +57,7 @@ struct Pipe {
 #[derive(Clone, Debug, PartialEq)]
 enum Command {
     Operand(Operand),
-    Call(Function, Vec<Operand>),
+    Call(TemplateFunction, Vec<Operand>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -134,8 +134,8 @@ impl Template {
                 break;
             }
             match part {
-                Part::Text(text) => out.push_str(text),
-                Part::Action(pipe) => match pipe.value(&context) {
+                TemplatePart::Text(text) => out.push_str(text),
+                TemplatePart::Action(pipe) => match pipe.value(&context) {
                     Ok(datum) => out.push_str(&datum.text()),
                     Err(error) => return format!("<error expanding template: {error}>"),
                 },
@@ -152,7 +152,7 @@ impl Template {
     pub fn labels(&self) -> Vec<&str> {
         let mut labels = Vec::new();
         for part in &self.parts {
-            if let Part::Action(pipe) = part {
+            if let TemplatePart::Action(pipe) = part {
                 pipe.collect_labels(&mut labels);
             }
         }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::functions::{Function, NAMES};
-use super::{Command, Operand, Part, Pipe, TemplateError};
+use super::functions::{NAMES, TemplateFunction};
+use super::{Command, Operand, Pipe, TemplateError, TemplatePart};
 use crate::did_you_mean;
 
 /// The longest template, in bytes.
@@ -14,7 +14,7 @@ const MAX_NESTING: usize = 16;
 const HINT: &str = "an action looks like {{ $value | humanize }} or {{ $labels.name }}";
 
 /// Splits a template into texts and actions; the error has the mistake of each action.
-pub(super) fn parts(text: &str) -> Result<Vec<Part>, Vec<TemplateError>> {
+pub(super) fn parts(text: &str) -> Result<Vec<TemplatePart>, Vec<TemplateError>> {
     if text.len() > MAX_LENGTH {
         let message = format!("the template has more than {MAX_LENGTH} bytes");
         return Err(vec![TemplateError { span: 0..text.len(), message }]);
@@ -35,7 +35,7 @@ pub(super) fn parts(text: &str) -> Result<Vec<Part>, Vec<TemplateError>> {
         trim_next = text[inside..close].ends_with(" -");
         let end = close - usize::from(trim_next);
         match action(text, inside..end) {
-            Ok(pipe) => parts.extend(pipe.map(Part::Action)),
+            Ok(pipe) => parts.extend(pipe.map(TemplatePart::Action)),
             Err(wrong) => errors.extend(wrong),
         }
         at = close + 2;
@@ -44,7 +44,7 @@ pub(super) fn parts(text: &str) -> Result<Vec<Part>, Vec<TemplateError>> {
     if errors.is_empty() { Ok(parts) } else { Err(errors) }
 }
 
-fn push_text(parts: &mut Vec<Part>, mut text: &str, trim_start: bool, trim_end: bool) {
+fn push_text(parts: &mut Vec<TemplatePart>, mut text: &str, trim_start: bool, trim_end: bool) {
     const BLANK: [char; 4] = [' ', '\t', '\r', '\n'];
     if trim_start {
         text = text.trim_start_matches(BLANK);
@@ -53,7 +53,7 @@ fn push_text(parts: &mut Vec<Part>, mut text: &str, trim_start: bool, trim_end: 
         text = text.trim_end_matches(BLANK);
     }
     if !text.is_empty() {
-        parts.push(Part::Text(text.to_owned()));
+        parts.push(TemplatePart::Text(text.to_owned()));
     }
 }
 
@@ -79,7 +79,7 @@ fn action_end(text: &str, from: usize) -> Option<usize> {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Token {
+enum TemplateToken {
     Word(String),
     Number(f64),
     Text(String),
@@ -89,7 +89,7 @@ enum Token {
 }
 
 struct Scanner {
-    tokens: Vec<(Token, Range<usize>)>,
+    tokens: Vec<(TemplateToken, Range<usize>)>,
     next: usize,
     end: usize,
     nesting: usize,
@@ -119,9 +119,9 @@ fn action(text: &str, span: Range<usize>) -> Result<Option<Pipe>, Vec<TemplateEr
 }
 
 /// Words that are neither functions nor variables; of a control structure, its first word.
-fn unknown_words(tokens: &[(Token, Range<usize>)]) -> Vec<TemplateError> {
+fn unknown_words(tokens: &[(TemplateToken, Range<usize>)]) -> Vec<TemplateError> {
     let words = tokens.iter().filter_map(|(token, span)| match token {
-        Token::Word(word) if Function::named(word).is_none() => {
+        TemplateToken::Word(word) if TemplateFunction::named(word).is_none() => {
             let message = reference(word).err()?;
             Some((CONTROL.contains(&word.as_str()), TemplateError { span: span.clone(), message }))
         }
@@ -134,7 +134,10 @@ fn unknown_words(tokens: &[(Token, Range<usize>)]) -> Vec<TemplateError> {
     words.into_iter().map(|(_, error)| error).collect()
 }
 
-fn tokens(text: &str, span: Range<usize>) -> Result<Vec<(Token, Range<usize>)>, TemplateError> {
+fn tokens(
+    text: &str,
+    span: Range<usize>,
+) -> Result<Vec<(TemplateToken, Range<usize>)>, TemplateError> {
     let mut tokens = Vec::new();
     let mut at = span.start;
     while let Some(first) = text[at..span.end].chars().next() {
@@ -147,9 +150,9 @@ fn tokens(text: &str, span: Range<usize>) -> Result<Vec<(Token, Range<usize>)>, 
                 at += first.len_utf8();
                 continue;
             }
-            '|' => (Token::Pipe, 1),
-            '(' => (Token::Open, 1),
-            ')' => (Token::Close, 1),
+            '|' => (TemplateToken::Pipe, 1),
+            '(' => (TemplateToken::Open, 1),
+            ')' => (TemplateToken::Close, 1),
             '"' | '`' => quoted(text, at, span.end, first)?,
             _ if word_length == 0 => {
                 let message = "unexpected quote: write strings in \" or `".to_owned();
@@ -158,7 +161,7 @@ fn tokens(text: &str, span: Range<usize>) -> Result<Vec<(Token, Range<usize>)>, 
             '0'..='9' | '-' | '+' | '.' if is_number(&rest[..word_length]) => {
                 (number(&rest[..word_length], at)?, word_length)
             }
-            _ => (Token::Word(rest[..word_length].to_owned()), word_length),
+            _ => (TemplateToken::Word(rest[..word_length].to_owned()), word_length),
         };
         tokens.push((token, at..at + length));
         at += length;
@@ -170,11 +173,11 @@ fn is_number(word: &str) -> bool {
     word.trim_start_matches(['+', '-', '.']).starts_with(|first: char| first.is_ascii_digit())
 }
 
-fn number(word: &str, at: usize) -> Result<Token, TemplateError> {
+fn number(word: &str, at: usize) -> Result<TemplateToken, TemplateError> {
     let sign = if word.starts_with('-') { -1.0 } else { 1.0 };
     let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
     match super::functions::parse_float(digits) {
-        Some(number) => Ok(Token::Number(sign * number)),
+        Some(number) => Ok(TemplateToken::Number(sign * number)),
         None => Err(TemplateError {
             span: at..at + word.len(),
             message: format!("bad number syntax: \"{word}\""),
@@ -182,14 +185,19 @@ fn number(word: &str, at: usize) -> Result<Token, TemplateError> {
     }
 }
 
-fn quoted(text: &str, at: usize, end: usize, quote: char) -> Result<(Token, usize), TemplateError> {
+fn quoted(
+    text: &str,
+    at: usize,
+    end: usize,
+    quote: char,
+) -> Result<(TemplateToken, usize), TemplateError> {
     let mut escaped = false;
     for (offset, character) in text[at..end].char_indices().skip(1) {
         if character == quote && !escaped {
             let length = offset + 1;
             let unquoted = crate::unquote(&text[at..at + length])
                 .map_err(|message| TemplateError { span: at..at + length, message })?;
-            return Ok((Token::Text(unquoted), length));
+            return Ok((TemplateToken::Text(unquoted), length));
         }
         escaped = character == '\\' && !escaped && quote != '`';
     }
@@ -197,7 +205,7 @@ fn quoted(text: &str, at: usize, end: usize, quote: char) -> Result<(Token, usiz
 }
 
 impl Scanner {
-    fn peek(&self) -> Option<&Token> {
+    fn peek(&self) -> Option<&TemplateToken> {
         self.tokens.get(self.next).map(|(token, _)| token)
     }
 
@@ -211,7 +219,7 @@ impl Scanner {
 
     fn pipe(&mut self) -> Result<Pipe, TemplateError> {
         let mut commands = vec![self.command(false)?];
-        while self.peek() == Some(&Token::Pipe) {
+        while self.peek() == Some(&TemplateToken::Pipe) {
             self.next += 1;
             commands.push(self.command(true)?);
         }
@@ -221,8 +229,8 @@ impl Scanner {
     fn command(&mut self, is_piped: bool) -> Result<Command, TemplateError> {
         let start = self.span();
         let function = match self.peek() {
-            Some(Token::Word(word)) => {
-                Function::named(word).map(|function| (function, word.clone()))
+            Some(TemplateToken::Word(word)) => {
+                TemplateFunction::named(word).map(|function| (function, word.clone()))
             }
             _ => None,
         };
@@ -233,13 +241,15 @@ impl Scanner {
                 return Err(TemplateError { span: start, message });
             }
             return match self.peek() {
-                None | Some(Token::Pipe | Token::Close) => Ok(Command::Operand(operand)),
+                None | Some(TemplateToken::Pipe | TemplateToken::Close) => {
+                    Ok(Command::Operand(operand))
+                }
                 Some(_) => Err(self.error("expected \"|\" or \"}}\" after a value".to_owned())),
             };
         };
         self.next += 1;
         let mut operands = Vec::new();
-        while !matches!(self.peek(), None | Some(Token::Pipe | Token::Close)) {
+        while !matches!(self.peek(), None | Some(TemplateToken::Pipe | TemplateToken::Close)) {
             operands.push(self.operand()?);
         }
         let found = operands.len() + usize::from(is_piped);
@@ -256,12 +266,12 @@ impl Scanner {
             return Err(self.error("missing value for command".to_owned()));
         };
         let operand = match token {
-            Token::Number(number) => Operand::Number(number),
-            Token::Text(text) => Operand::Text(text.into()),
-            Token::Word(word) => reference(&word).map_err(|message| self.error(message))?,
-            Token::Open => return self.parentheses(),
-            Token::Pipe => return Err(self.error("missing value before \"|\"".to_owned())),
-            Token::Close => return Err(self.error("unexpected \")\"".to_owned())),
+            TemplateToken::Number(number) => Operand::Number(number),
+            TemplateToken::Text(text) => Operand::Text(text.into()),
+            TemplateToken::Word(word) => reference(&word).map_err(|message| self.error(message))?,
+            TemplateToken::Open => return self.parentheses(),
+            TemplateToken::Pipe => return Err(self.error("missing value before \"|\"".to_owned())),
+            TemplateToken::Close => return Err(self.error("unexpected \")\"".to_owned())),
         };
         self.next += 1;
         Ok(operand)
@@ -274,7 +284,7 @@ impl Scanner {
         self.nesting += 1;
         self.next += 1;
         let pipe = self.pipe()?;
-        if self.peek() != Some(&Token::Close) {
+        if self.peek() != Some(&TemplateToken::Close) {
             return Err(self.error("unclosed left parenthesis".to_owned()));
         }
         self.next += 1;

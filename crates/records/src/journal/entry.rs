@@ -16,7 +16,7 @@ const REBOOT: &str = "\"reboot\":";
 
 /// One entry of the journal.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Entry {
+pub enum JournalEntry {
     /// Events of the kernel log, and the position in it. Both are stored in one transaction.
     KernelLog {
         /// The boot that the sequence numbers belong to.
@@ -67,7 +67,7 @@ pub struct Note {
 /// Rows ready to be inserted. The caller serializes them, so their size is known and the writer
 /// only writes.
 #[derive(Debug)]
-pub(super) enum Record {
+pub(super) enum JournalRecord {
     KernelLog { boot_id: Arc<str>, events: Vec<EventRow>, resume_seq: u64 },
     Event { boot_id: Arc<str>, event: EventRow },
     Decision { id: u64, utc_ms: i64, rule: RuleId, decision: Decision, json: String },
@@ -147,38 +147,38 @@ impl OperatorRow {
     }
 }
 
-impl Record {
-    pub(super) fn new(entry: &Entry) -> Result<Self, serde_json::Error> {
+impl JournalRecord {
+    pub(super) fn new(entry: &JournalEntry) -> Result<Self, serde_json::Error> {
         Ok(match entry {
-            Entry::KernelLog { boot_id, events, resume_seq } => Self::KernelLog {
+            JournalEntry::KernelLog { boot_id, events, resume_seq } => Self::KernelLog {
                 boot_id: Arc::clone(boot_id),
                 events: events.iter().map(EventRow::new).collect::<Result<_, _>>()?,
                 resume_seq: *resume_seq,
             },
-            Entry::Event { boot_id, event } => {
+            JournalEntry::Event { boot_id, event } => {
                 Self::Event { boot_id: Arc::clone(boot_id), event: EventRow::new(event)? }
             }
-            Entry::Decision(decision) => Self::decision(decision)?,
-            Entry::Outcome(outcome) => Self::Outcome {
+            JournalEntry::Decision(decision) => Self::decision(decision)?,
+            JournalEntry::Outcome(outcome) => Self::Outcome {
                 decision: outcome.decision.0,
                 utc_ms: outcome.ended.utc_ms(),
                 json: serde_json::to_string(outcome)?,
             },
-            Entry::AimCheck(aim_check) => Self::AimCheck {
+            JournalEntry::AimCheck(aim_check) => Self::AimCheck {
                 decision: aim_check.decision.0,
                 utc_ms: aim_check.at.utc_ms(),
                 json: serde_json::to_string(aim_check)?,
             },
-            Entry::Alert(change) => Self::Alert {
+            JournalEntry::Alert(change) => Self::Alert {
                 utc_ms: change.at.utc_ms(),
                 rule: change.rule.clone(),
                 json: serde_json::to_string(change)?,
             },
-            Entry::Note(note) => {
+            JournalEntry::Note(note) => {
                 Self::Note { utc_ms: note.at.utc_ms(), json: serde_json::to_string(note)? }
             }
-            Entry::Operator(command) => Self::operator(command)?,
-            Entry::Alive { boot_id, uptime } => Self::Alive {
+            JournalEntry::Operator(command) => Self::operator(command)?,
+            JournalEntry::Alive { boot_id, uptime } => Self::Alive {
                 boot_id: Arc::clone(boot_id),
                 uptime_ms: i64::try_from(uptime.as_millis()).unwrap_or(i64::MAX),
             },
@@ -248,13 +248,13 @@ impl Record {
             Self::Outcome { json, .. }
                 if json.contains("reboot") || json.contains("warn_users") =>
             {
-                RebootRow::of(&Entry::Outcome(serde_json::from_str(json).ok()?))
+                RebootRow::of(&JournalEntry::Outcome(serde_json::from_str(json).ok()?))
             }
             Self::Event { boot_id, event }
                 if matches!(event.kind, "reboot_checked" | "journal_lost") =>
             {
                 let (boot_id, event) = (Arc::clone(boot_id), serde_json::from_str(&event.json));
-                RebootRow::of(&Entry::Event { boot_id, event: event.ok()? })
+                RebootRow::of(&JournalEntry::Event { boot_id, event: event.ok()? })
             }
             Self::Operator(row)
                 if row.word.ends_with("_reboot") || row.word.ends_with("_reboots") =>

@@ -23,7 +23,7 @@ pub(super) const FORMATS: &[&str] = &[include_str!("format_1.sql")];
 
 /// Why a step on the database failed, by the remedy.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum DatabaseFailure {
     /// A later attempt may succeed: the disk is read-only or broken, or the file locked.
     Later(String),
     /// The disk is full. The open database stays valid.
@@ -34,7 +34,7 @@ pub(super) enum Failure {
     Refused(String),
 }
 
-impl Failure {
+impl DatabaseFailure {
     pub(super) fn new(doing: &str, error: &rusqlite::Error) -> Self {
         let text = format!("{doing}: {error}");
         match error.sqlite_error_code() {
@@ -87,13 +87,13 @@ pub(super) struct DirectoryLock {
 
 impl DirectoryLock {
     /// Creates the directory if it is missing, and locks it.
-    pub(super) fn take(dir: &Path) -> Result<Self, Failure> {
+    pub(super) fn take(dir: &Path) -> Result<Self, DatabaseFailure> {
         DirBuilder::new().recursive(true).mode(0o750).create(dir).map_err(|error| {
-            Failure::Later(format!("making the directory {}: {error}", dir.display()))
+            DatabaseFailure::Later(format!("making the directory {}: {error}", dir.display()))
         })?;
         let path = dir.join(LOCK_NAME);
         let failed = |doing: &str, error: std::io::Error| {
-            Failure::Later(format!("{doing} {}: {error}", path.display()))
+            DatabaseFailure::Later(format!("{doing} {}: {error}", path.display()))
         };
         let file = OpenOptions::new()
             .read(true)
@@ -119,14 +119,14 @@ impl DirectoryLock {
     }
 }
 
-fn held_by_another(file: &mut File, dir: &Path) -> Failure {
+fn held_by_another(file: &mut File, dir: &Path) -> DatabaseFailure {
     let mut text = String::new();
     let read = file.take(32).read_to_string(&mut text);
     let holder = match (read, text.trim().parse::<u32>()) {
         (Ok(_), Ok(pid)) => format!("process {pid}"),
         _ => "another process".to_owned(),
     };
-    Failure::Later(format!(
+    DatabaseFailure::Later(format!(
         "the journal in {} is held by {holder}: stop it, or give this one another --storage.path",
         dir.display()
     ))
@@ -134,12 +134,13 @@ fn held_by_another(file: &mut File, dir: &Path) -> Failure {
 
 /// Opens the database for writing: creates it if it is missing, and upgrades it to the newest
 /// format.
-pub(super) fn open(dir: &Path) -> Result<Connection, Failure> {
+pub(super) fn open(dir: &Path) -> Result<Connection, DatabaseFailure> {
     let path = dir.join(FILE_NAME);
-    refuse_other_than_files(&path)
-        .map_err(|(path, error)| Failure::Later(format!("opening {}: {error}", path.display())))?;
+    refuse_other_than_files(&path).map_err(|(path, error)| {
+        DatabaseFailure::Later(format!("opening {}: {error}", path.display()))
+    })?;
     let doing = format!("opening {}", path.display());
-    let failed = |error: rusqlite::Error| Failure::new(&doing, &error);
+    let failed = |error: rusqlite::Error| DatabaseFailure::new(&doing, &error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -195,9 +196,10 @@ fn set_up(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
 }
 
 /// A foreign database must not be written to, nor taken for a damaged journal.
-fn refuse_foreign(connection: &Connection, path: &Path) -> Result<(), Failure> {
-    let failed =
-        |error: rusqlite::Error| Failure::new(&format!("reading {}", path.display()), &error);
+fn refuse_foreign(connection: &Connection, path: &Path) -> Result<(), DatabaseFailure> {
+    let failed = |error: rusqlite::Error| {
+        DatabaseFailure::new(&format!("reading {}", path.display()), &error)
+    };
     let application: i64 = connection
         .query_row("SELECT application_id FROM pragma_application_id", [], |row| row.get(0))
         .map_err(failed)?;
@@ -207,7 +209,7 @@ fn refuse_foreign(connection: &Connection, path: &Path) -> Result<(), Failure> {
     if application == APPLICATION_ID || (application == 0 && tables == 0) {
         return Ok(());
     }
-    Err(Failure::Later(format!(
+    Err(DatabaseFailure::Later(format!(
         "{} is another program's database: move it away, or choose another --storage.path",
         path.display()
     )))
@@ -218,15 +220,15 @@ pub(super) fn bring_to_format(
     connection: &mut Connection,
     path: &Path,
     formats: &[&str],
-) -> Result<(), Failure> {
+) -> Result<(), DatabaseFailure> {
     let failed = |error: rusqlite::Error| {
-        Failure::new(&format!("bringing {} to the newest format", path.display()), &error)
+        DatabaseFailure::new(&format!("bringing {} to the newest format", path.display()), &error)
     };
     let found: i64 = connection
         .query_row("SELECT user_version FROM pragma_user_version", [], |row| row.get(0))
         .map_err(failed)?;
     if is_newer(found, formats) {
-        return Err(Failure::Later(newer_format(path, found, formats)));
+        return Err(DatabaseFailure::Later(newer_format(path, found, formats)));
     }
     let found = usize::try_from(found).unwrap_or(0);
     if found == formats.len() {
@@ -268,14 +270,14 @@ pub(super) fn newer_format(path: &Path, found: i64, formats: &[&str]) -> String 
 }
 
 /// Renames a damaged database and its other files. Returns the new name.
-pub(super) fn set_aside(dir: &Path) -> Result<PathBuf, Failure> {
+pub(super) fn set_aside(dir: &Path) -> Result<PathBuf, DatabaseFailure> {
     let path = dir.join(FILE_NAME);
     let with_suffix =
         |number: u32, part: &str| dir.join(format!("{FILE_NAME}.damaged-{number}{part}"));
     let Some(number) =
         (1..=MOST_SET_ASIDE).find(|number| with_suffix(*number, "").symlink_metadata().is_err())
     else {
-        return Err(Failure::Later(format!(
+        return Err(DatabaseFailure::Later(format!(
             "{} is damaged, and {MOST_SET_ASIDE} damaged journals are there already: check the \
              disk, then move them away",
             path.display()
@@ -287,7 +289,7 @@ pub(super) fn set_aside(dir: &Path) -> Result<PathBuf, Failure> {
         match std::fs::rename(&from, with_suffix(number, part)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 let text = format!("setting the damaged {} aside: {error}", from.display());
-                return Err(Failure::Later(text));
+                return Err(DatabaseFailure::Later(text));
             }
             _ => {}
         }
@@ -296,10 +298,10 @@ pub(super) fn set_aside(dir: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// The number of times that this database was opened for writing.
-pub(super) fn times_opened(connection: &Connection) -> Result<i64, Failure> {
+pub(super) fn times_opened(connection: &Connection) -> Result<i64, DatabaseFailure> {
     let sql = "SELECT value FROM meta WHERE key = 'times_opened'";
     let read = connection.query_row(sql, [], |row| row.get(0));
-    read.map_err(|error| Failure::new("reading how often the journal was opened", &error))
+    read.map_err(|error| DatabaseFailure::new("reading how often the journal was opened", &error))
 }
 
 /// The device and inode of the database. `Ok(None)`: there is none.

@@ -4,9 +4,9 @@
 //! a full, slow, read-only or missing disk stops neither sampling nor exports. All queues for the
 //! disk are bounded.
 //!
-//! To store a new kind of entry: a variant of [`Entry`] and of `entry::Record`, a table in a new
-//! `format_N.sql` (listed in `file::FORMATS`; old files are brought to it at the next start), an
-//! arm in `rows::insert`, a name in `retention::TABLES`, and a query in `reader`.
+//! To store a new kind of entry: a variant of [`JournalEntry`] and of `entry::JournalRecord`, a
+//! table in a new `format_N.sql` (listed in `file::FORMATS`; old files are brought to it at the
+//! next start), an arm in `rows::insert`, a name in `retention::TABLES`, and a query in `reader`.
 
 pub mod black_box;
 mod entry;
@@ -33,19 +33,19 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-pub use entry::{Entry, Note};
+pub use entry::{JournalEntry, Note};
 pub use file::FILE_NAME;
 pub use past::{PastRestarts, StoredAct};
 pub use reader::{
     DecisionQuery, EventQuery, JournalReader, Order, OrderQuery, Page, ReadError, StoredDecision,
     StoredEvent, StoredNote, StoredOrder,
 };
-pub use reboots::{BootLasted, RebootRow, past_reboots};
+pub use reboots::{BootDuration, RebootRow, past_reboots};
 pub use retention::Retention;
 pub use timeline::{JournalEnd, TimelineItem, TimelineQuery};
 
-use entry::Record;
-use queue::{Question, Queue};
+use entry::JournalRecord;
+use queue::{Queue, WriterQuery};
 use writer::Writer;
 
 use crate::model::{
@@ -144,8 +144,8 @@ impl Journal {
     /// Queues an entry, which is stored within about 10 ms on a healthy disk. Never waits. While
     /// the disk cannot be written, up to 4,096 entries or 2 MiB wait; the oldest beyond that are
     /// dropped and counted.
-    pub fn record(&self, entry: &Entry) {
-        match Record::new(entry) {
+    pub fn record(&self, entry: &JournalEntry) {
+        match JournalRecord::new(entry) {
             Ok(record) => self.queue.push(record, None),
             Err(error) => {
                 tracing::error!(%error, "an entry cannot be written as JSON and is dropped");
@@ -161,7 +161,7 @@ impl Journal {
         decision: &DecisionRecord,
         deadline: Duration,
     ) -> Result<(), JournalError> {
-        let record = Record::decision(decision)
+        let record = JournalRecord::decision(decision)
             .map_err(|error| JournalError::Refused(error.to_string().into()))?;
         self.await_answer(deadline, |to| self.queue.push(record, Some(to)))
     }
@@ -173,7 +173,7 @@ impl Journal {
         command: &OperatorCommand,
         deadline: Duration,
     ) -> Result<(), JournalError> {
-        let record = Record::operator(command)
+        let record = JournalRecord::operator(command)
             .map_err(|error| JournalError::Refused(error.to_string().into()))?;
         self.await_answer(deadline, |to| self.queue.push(record, Some(to)))
     }
@@ -185,7 +185,7 @@ impl Journal {
         deadline: Duration,
     ) -> Result<OperatorMemory, JournalError> {
         let now_ms = now.as_millisecond();
-        self.await_answer(deadline, |to| self.queue.query(Question::Operator(now_ms, to)))
+        self.await_answer(deadline, |to| self.queue.query(WriterQuery::Operator(now_ms, to)))
     }
 
     /// The position to resume reading the kernel log of a boot; `None` if nothing of it was read
@@ -195,20 +195,20 @@ impl Journal {
         boot_id: &str,
         deadline: Duration,
     ) -> Result<Option<ResumePoint>, JournalError> {
-        let question = |to| self.queue.query(Question::ResumePoint(Arc::from(boot_id), to));
+        let question = |to| self.queue.query(WriterQuery::ResumePoint(Arc::from(boot_id), to));
         self.await_answer(deadline, question)
     }
 
     /// The boot whose kernel log was read last, if any. Another one than the present means a
     /// reboot.
     pub fn last_boot_id(&self, deadline: Duration) -> Result<Option<String>, JournalError> {
-        self.await_answer(deadline, |to| self.queue.query(Question::LastBoot(to)))
+        self.await_answer(deadline, |to| self.queue.query(WriterQuery::LastBoot(to)))
     }
 
     /// The first number for new decisions: one above the last one stored. While the journal
     /// is down, it is the time, far above any counted number, so that numbers stay unique.
     pub fn next_decision_id(&self, now: Timestamp, deadline: Duration) -> DecisionId {
-        match self.await_answer(deadline, |to| self.queue.query(Question::LastDecision(to))) {
+        match self.await_answer(deadline, |to| self.queue.query(WriterQuery::LastDecision(to))) {
             Ok(last) => DecisionId(last.saturating_add(1)),
             Err(error) => {
                 let number = u64::try_from(now.as_millisecond()).unwrap_or(0).max(1);
@@ -225,7 +225,7 @@ impl Journal {
         boot_id: &str,
         deadline: Duration,
     ) -> Result<i64, JournalError> {
-        let question = |to| self.queue.query(Question::BootBeginsAfter(Arc::from(boot_id), to));
+        let question = |to| self.queue.query(WriterQuery::BootBeginsAfter(Arc::from(boot_id), to));
         self.await_answer(deadline, question)
     }
 

@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use serde::Deserialize;
 
 use super::reader::{JournalReader, ReadError};
-use super::reboots::{BootLasted, RebootRow, past_reboots};
+use super::reboots::{BootDuration, RebootRow, past_reboots};
 use super::timeline::from_json;
 use crate::model::{
     AimCheck, AlertChange, AlertState, DecisionId, DecisionRecord, EnginePhase, Event, EventKind,
@@ -88,7 +88,7 @@ impl StoredAct {
 }
 
 /// A breaker reset by a person.
-struct Reset {
+struct BreakerReset {
     position: i64,
     rules: RuleSelector,
 }
@@ -195,7 +195,7 @@ impl JournalReader {
     }
 
     /// The newest breaker resets. An unreadable one resets nothing.
-    fn resets(&self) -> rusqlite::Result<Vec<Reset>> {
+    fn resets(&self) -> rusqlite::Result<Vec<BreakerReset>> {
         let sql = "SELECT position, json FROM operator_commands WHERE word = 'reset_breaker'
             ORDER BY position DESC LIMIT ?";
         let mut select = self.connection.prepare(sql)?;
@@ -207,7 +207,7 @@ impl JournalReader {
             let (position, json) = row?;
             let command: Option<OperatorCommand> = from_json(&json);
             if let Some(OperatorOrder::ResetBreaker { rules }) = command.map(|one| one.order) {
-                resets.push(Reset { position, rules });
+                resets.push(BreakerReset { position, rules });
             }
         }
         Ok(resets)
@@ -372,7 +372,7 @@ impl JournalReader {
     /// reboot: then the id is dropped, which prevents reboots.
     pub fn reboots(&self, boot_id: Option<&str>) -> Result<PastReboots, ReadError> {
         let Some(boot_id) = boot_id else { return Ok(PastReboots::default()) };
-        let read = || -> rusqlite::Result<(Vec<Option<RebootRow>>, Vec<BootLasted>)> {
+        let read = || -> rusqlite::Result<(Vec<Option<RebootRow>>, Vec<BootDuration>)> {
             let mut select = self.connection.prepare("SELECT json FROM reboots ORDER BY id")?;
             let rows = select.query_map([], |row| row.get::<_, String>(0))?;
             let rows = rows.map(|json| Ok(from_json(&json?))).collect::<rusqlite::Result<_>>()?;
@@ -380,7 +380,7 @@ impl JournalReader {
                 self.connection.prepare("SELECT boot_id, uptime_ms FROM boots ORDER BY id")?;
             let boots = select.query_map([], |row| {
                 let boot_id: String = row.get(0)?;
-                Ok(BootLasted { boot_id: boot_id.into(), uptime_ms: row.get(1)? })
+                Ok(BootDuration { boot_id: boot_id.into(), uptime_ms: row.get(1)? })
             })?;
             Ok((rows, boots.collect::<rusqlite::Result<_>>()?))
         };
@@ -415,7 +415,7 @@ fn row_id(decision: DecisionId) -> i64 {
 
 /// An unreadable row counts as a real act. An undo is no act, and neither are the steps of a
 /// scheduled reboot, such as the stop of an engine for it.
-fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<StoredAct>> {
+fn stored_act(row: &Row<'_>, resets: &[BreakerReset]) -> rusqlite::Result<Option<StoredAct>> {
     let (id, utc_ms): (i64, i64) = (row.get(0)?, row.get(1)?);
     let (rule, alert): (String, String) = (row.get(2)?, row.get(3)?);
     let json: String = row.get(4)?;
@@ -451,7 +451,7 @@ fn stored_act(row: &Row<'_>, resets: &[Reset]) -> rusqlite::Result<Option<Stored
         // An action without an end in time may have hung the machine.
         outcome.result != OutcomeResult::TimedOut
     }) || aim_check.is_some();
-    let forgives = |reset: &Reset| {
+    let forgives = |reset: &BreakerReset| {
         reset.position > position.max(judged_position) && reset.rules.selects(&written.rule)
     };
     // An act that was not begun has started nothing that could fail.

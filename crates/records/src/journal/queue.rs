@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::entry::Record;
+use super::entry::JournalRecord;
 use super::{JournalError, OperatorMemory, ResumePoint};
 
 /// The most queued entries.
@@ -24,15 +24,15 @@ pub(super) type Receipt = SyncSender<Result<(), JournalError>>;
 
 /// A queued entry.
 #[derive(Debug)]
-pub(super) struct Queued {
-    pub(super) record: Record,
+pub(super) struct QueuedEntry {
+    pub(super) record: JournalRecord,
     pub(super) receipt: Option<Receipt>,
     bytes: usize,
 }
 
 /// A query that only the writer can perform.
 #[derive(Debug)]
-pub(super) enum Question {
+pub(super) enum WriterQuery {
     ResumePoint(Arc<str>, SyncSender<Result<Option<ResumePoint>, JournalError>>),
     LastDecision(SyncSender<Result<u64, JournalError>>),
     LastBoot(SyncSender<Result<Option<String>, JournalError>>),
@@ -42,23 +42,23 @@ pub(super) enum Question {
 
 /// The next work of the writer. All may be empty: then its wait is over.
 #[derive(Debug, Default)]
-pub(super) struct Work {
-    pub(super) batch: Vec<Queued>,
-    pub(super) questions: Vec<Question>,
+pub(super) struct WriterWork {
+    pub(super) batch: Vec<QueuedEntry>,
+    pub(super) questions: Vec<WriterQuery>,
     pub(super) closing: bool,
 }
 
 /// The queue, see the module.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    inside: Mutex<Inside>,
+    inside: Mutex<QueueState>,
     wake: Condvar,
     dropped: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
-    waiting: VecDeque<Queued>,
+struct QueueState {
+    waiting: VecDeque<QueuedEntry>,
     /// Bytes of `waiting`.
     bytes: usize,
     /// The number of entries in `waiting` that are more than a position.
@@ -67,18 +67,18 @@ struct Inside {
     awaited: usize,
     /// Entries and bytes in the current transaction; they count towards the bounds.
     in_hand: (usize, usize),
-    questions: Vec<Question>,
+    questions: Vec<WriterQuery>,
     closing: bool,
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         // Nothing under this lock can panic half-way, so what a poisoned lock guards is whole.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an entry, and drops the oldest beyond the bounds.
-    pub(super) fn push(&self, record: Record, receipt: Option<Receipt>) {
+    pub(super) fn push(&self, record: JournalRecord, receipt: Option<Receipt>) {
         let mut inside = self.lock();
         if let Some(last) = inside.waiting.back_mut()
             && receipt.is_none()
@@ -89,7 +89,7 @@ impl Queue {
         let bytes = record.bytes();
         // A writer that waits with a position needs no wakeup for another one.
         let wakes = inside.waiting.is_empty() || !record.is_position_only();
-        inside.add(Queued { record, receipt, bytes }, false);
+        inside.add(QueuedEntry { record, receipt, bytes }, false);
         self.count_dropped(inside.drop_excess());
         drop(inside);
         if wakes {
@@ -98,7 +98,7 @@ impl Queue {
     }
 
     /// Queues a query for the writer.
-    pub(super) fn query(&self, question: Question) {
+    pub(super) fn query(&self, question: WriterQuery) {
         self.lock().questions.push(question);
         self.wake.notify_one();
     }
@@ -111,15 +111,16 @@ impl Queue {
 
     /// Waits for work, at most `patience`. With `eager` unset (the last attempt failed) only a
     /// waiting receiver or the end shortens the wait.
-    pub(super) fn wait(&self, patience: Duration, eager: bool) -> Work {
+    pub(super) fn wait(&self, patience: Duration, eager: bool) -> WriterWork {
         let idle =
-            |inside: &mut Inside| !inside.is_awaited() && (!eager || inside.waiting.is_empty());
+            |inside: &mut QueueState| !inside.is_awaited() && (!eager || inside.waiting.is_empty());
         let (mut inside, _) = self
             .wake
             .wait_timeout_while(self.lock(), patience, idle)
             .unwrap_or_else(PoisonError::into_inner);
         if eager && !patience.is_zero() && !inside.waiting.is_empty() {
-            let only_position = |inside: &mut Inside| !inside.is_awaited() && inside.pressing == 0;
+            let only_position =
+                |inside: &mut QueueState| !inside.is_awaited() && inside.pressing == 0;
             (inside, _) = self
                 .wake
                 .wait_timeout_while(inside, POSITION_WAITS, only_position)
@@ -129,7 +130,7 @@ impl Queue {
     }
 
     /// Ends the current transaction: returned entries go to the front again.
-    pub(super) fn settle(&self, unwritten: Vec<Queued>) {
+    pub(super) fn settle(&self, unwritten: Vec<QueuedEntry>) {
         let mut inside = self.lock();
         inside.in_hand = (0, 0);
         for queued in unwritten.into_iter().rev() {
@@ -161,12 +162,12 @@ impl Queue {
     }
 }
 
-impl Inside {
+impl QueueState {
     fn is_awaited(&self) -> bool {
         self.closing || self.awaited > 0 || !self.questions.is_empty()
     }
 
-    fn add(&mut self, queued: Queued, in_front: bool) {
+    fn add(&mut self, queued: QueuedEntry, in_front: bool) {
         self.bytes += queued.bytes;
         self.pressing += usize::from(!queued.record.is_position_only());
         self.awaited += usize::from(queued.receipt.is_some());
@@ -177,7 +178,7 @@ impl Inside {
         }
     }
 
-    fn remove_oldest(&mut self) -> Option<Queued> {
+    fn remove_oldest(&mut self) -> Option<QueuedEntry> {
         let queued = self.waiting.pop_front()?;
         self.bytes -= queued.bytes;
         self.pressing -= usize::from(!queued.record.is_position_only());
@@ -199,7 +200,7 @@ impl Inside {
         lost
     }
 
-    fn take(&mut self) -> Work {
+    fn take(&mut self) -> WriterWork {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while batch.len() < BATCH_ENTRIES && bytes < BATCH_BYTES {
@@ -208,6 +209,6 @@ impl Inside {
             batch.push(queued);
         }
         self.in_hand = (batch.len(), bytes);
-        Work { batch, questions: std::mem::take(&mut self.questions), closing: self.closing }
+        WriterWork { batch, questions: std::mem::take(&mut self.questions), closing: self.closing }
     }
 }

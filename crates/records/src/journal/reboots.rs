@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::entry::Entry;
+use super::entry::JournalEntry;
 use crate::model::{
     DecisionId, DecisionRecord, EventKind, Mode, OperatorCommand, OperatorOrder, Outcome,
     OutcomeResult, PastReboot, PastReboots, ProgramEvent, RebootAct, RebootLock, RebootMeans,
@@ -32,13 +32,13 @@ pub enum RebootRow {
     /// Earlier rows are lost.
     Lost {
         /// Boot and uptime when the loss was noted. `None`: not noted yet.
-        at: Option<BootLasted>,
+        at: Option<BootDuration>,
     },
 }
 
 /// The least duration of a boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BootLasted {
+pub struct BootDuration {
     /// Id of the boot.
     pub boot_id: Arc<str>,
     /// Its least duration, in milliseconds.
@@ -47,26 +47,26 @@ pub struct BootLasted {
 
 impl RebootRow {
     /// The row of an entry, if it has one.
-    pub fn of(entry: &Entry) -> Option<Self> {
+    pub fn of(entry: &JournalEntry) -> Option<Self> {
         match entry {
-            Entry::Decision(decision) => Self::of_decision(decision),
-            Entry::Outcome(outcome) => {
+            JournalEntry::Decision(decision) => Self::of_decision(decision),
+            JournalEntry::Outcome(outcome) => {
                 let is_one = RebootAct::NAMES.contains(&outcome.action.as_str());
                 (is_one && outcome.result != OutcomeResult::Skipped)
                     .then(|| Self::Outcome(outcome.clone()))
             }
-            Entry::Event { event, .. } => match &event.kind {
+            JournalEntry::Event { event, .. } => match &event.kind {
                 EventKind::Program(ProgramEvent::RebootChecked { decision, result, .. }) => {
                     Some(Self::Checked { decision: DecisionId(*decision), result: *result })
                 }
                 EventKind::Program(ProgramEvent::JournalLost { boot_id, uptime_ms }) => {
                     let boot =
-                        BootLasted { boot_id: boot_id.as_str().into(), uptime_ms: *uptime_ms };
+                        BootDuration { boot_id: boot_id.as_str().into(), uptime_ms: *uptime_ms };
                     Some(Self::Lost { at: Some(boot).filter(|boot| !boot.boot_id.is_empty()) })
                 }
                 _ => None,
             },
-            Entry::Operator(command) => Self::of_order(command),
+            JournalEntry::Operator(command) => Self::of_order(command),
             _ => None,
         }
     }
@@ -82,7 +82,7 @@ impl RebootRow {
     }
 
     /// Boot and uptime of the row, if it has them.
-    pub(super) fn boot(&self) -> Option<BootLasted> {
+    pub(super) fn boot(&self) -> Option<BootDuration> {
         let decision = match self {
             Self::Decision(decision) => decision,
             Self::Lost { at } => return at.clone(),
@@ -93,7 +93,7 @@ impl RebootRow {
             RebootAct::Perform(order) => &order.boot_id,
             _ => return None,
         };
-        (!boot_id.is_empty()).then(|| BootLasted {
+        (!boot_id.is_empty()).then(|| BootDuration {
             boot_id: Arc::clone(boot_id),
             uptime_ms: decision.at.timeline_ms(),
         })
@@ -101,7 +101,7 @@ impl RebootRow {
 }
 
 /// The state of reboots for this boot, from all rows, oldest first, and all boots in their order.
-pub fn past_reboots(rows: &[RebootRow], boots: &[BootLasted], boot_id: &str) -> PastReboots {
+pub fn past_reboots(rows: &[RebootRow], boots: &[BootDuration], boot_id: &str) -> PastReboots {
     let known = PastReboots {
         boot_id: Some(Arc::from(boot_id)),
         is_slot_unknown: true,
@@ -121,7 +121,7 @@ pub fn past_reboots(rows: &[RebootRow], boots: &[BootLasted], boot_id: &str) -> 
 }
 
 struct Reading<'r> {
-    boots: &'r [BootLasted],
+    boots: &'r [BootDuration],
     boot_id: &'r str,
     known: PastReboots,
     /// The last reboot scheduled in this boot and not cancelled.
@@ -212,7 +212,7 @@ impl Reading<'_> {
     }
 
     /// The boots between that one and this.
-    fn later_boots(&self, boot_id: &str) -> impl Iterator<Item = &BootLasted> {
+    fn later_boots(&self, boot_id: &str) -> impl Iterator<Item = &BootDuration> {
         let index = self.boots.iter().position(|boot| *boot.boot_id == *boot_id);
         let later = &self.boots[index.map_or(0, |index| index + 1)..];
         let is_over = boot_id != self.boot_id;
@@ -260,7 +260,7 @@ impl Reading<'_> {
         }
     }
 
-    fn lost(&mut self, at: Option<&BootLasted>) {
+    fn lost(&mut self, at: Option<&BootDuration>) {
         self.known.is_newly_lost = at.is_none();
         self.known.is_slot_unknown = true;
         if let Some(boot) = at {

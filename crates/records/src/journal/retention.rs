@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::file::Failure;
+use super::file::DatabaseFailure;
 
 /// The limits of age and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +39,8 @@ pub(super) fn step(
     connection: &mut Connection,
     retention: Retention,
     age_from_ms: Option<i64>,
-) -> Result<bool, Failure> {
-    let failed = |error: rusqlite::Error| Failure::new("deleting old entries", &error);
+) -> Result<bool, DatabaseFailure> {
+    let failed = |error: rusqlite::Error| DatabaseFailure::new("deleting old entries", &error);
     let now_ms = age_from_ms.unwrap_or(0);
     if let Some(from) = age_from_ms {
         let age = i64::try_from(retention.max_age.as_millis()).unwrap_or(i64::MAX);
@@ -51,7 +51,7 @@ pub(super) fn step(
             }
         }
     }
-    let pages = Pages::read(connection).map_err(failed)?;
+    let pages = PageCounts::read(connection).map_err(failed)?;
     if pages.used_bytes() > retention.max_bytes
         && let Some(table) = table_with_oldest(connection, now_ms).map_err(failed)?
         && delete_oldest(connection, table, i64::MAX, now_ms).map_err(failed)? > 0
@@ -65,13 +65,13 @@ pub(super) fn step(
     Ok(pages.free > i64::from(STEP_PAGES))
 }
 
-struct Pages {
+struct PageCounts {
     count: i64,
     free: i64,
     bytes: i64,
 }
 
-impl Pages {
+impl PageCounts {
     fn read(connection: &Connection) -> rusqlite::Result<Self> {
         connection.query_row(
             "SELECT page_count, freelist_count, page_size

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::entry::{EventRow, OperatorRow, Record};
-use super::file::Failure;
+use super::entry::{EventRow, JournalRecord, OperatorRow};
+use super::file::DatabaseFailure;
 use super::timeline::from_json;
 use super::{OperatorMemory, RebootRow, ResumePoint};
 use crate::model::SYSLOG_SEQ_BASE;
@@ -21,10 +21,10 @@ const MOST_BOOTS: u32 = 1_000;
 /// milliseconds since 1970: events without a time of their own get it.
 pub(super) fn write<'a>(
     connection: &mut Connection,
-    records: impl Iterator<Item = &'a Record>,
+    records: impl Iterator<Item = &'a JournalRecord>,
     latest_ms: &mut i64,
-) -> Result<(), Failure> {
-    let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
+) -> Result<(), DatabaseFailure> {
+    let failed = |error: rusqlite::Error| DatabaseFailure::new("writing to the journal", &error);
     let transaction =
         connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     let mut latest = *latest_ms;
@@ -38,19 +38,19 @@ pub(super) fn write<'a>(
 
 fn insert(
     transaction: &Transaction<'_>,
-    record: &Record,
+    record: &JournalRecord,
     latest_ms: &mut i64,
-) -> Result<(), Failure> {
-    let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
+) -> Result<(), DatabaseFailure> {
+    let failed = |error: rusqlite::Error| DatabaseFailure::new("writing to the journal", &error);
     match record {
-        Record::KernelLog { boot_id, events, resume_seq } => {
+        JournalRecord::KernelLog { boot_id, events, resume_seq } => {
             for event in events {
                 *latest_ms = event.utc_ms.unwrap_or(*latest_ms);
                 insert_event(transaction, boot_id, event, *latest_ms).map_err(failed)?;
             }
             move_cursor(transaction, boot_id, *resume_seq).map_err(failed)
         }
-        Record::Event { boot_id, event } => {
+        JournalRecord::Event { boot_id, event } => {
             *latest_ms = event.utc_ms.unwrap_or(*latest_ms);
             match event.is_once {
                 true => insert_event_once(transaction, boot_id, event, *latest_ms),
@@ -59,24 +59,24 @@ fn insert(
             .map_err(failed)?;
             insert_reboot(transaction, record)
         }
-        Record::Decision { utc_ms, .. } => {
+        JournalRecord::Decision { utc_ms, .. } => {
             *latest_ms = *utc_ms;
             match insert_decision(transaction, record)? {
-                Stored::New => insert_reboot(transaction, record),
-                Stored::Before => Ok(()),
+                InsertOutcome::New => insert_reboot(transaction, record),
+                InsertOutcome::Before => Ok(()),
             }
         }
-        Record::Alive { boot_id, uptime_ms } => {
+        JournalRecord::Alive { boot_id, uptime_ms } => {
             note_alive(transaction, boot_id, *uptime_ms).map_err(failed)
         }
-        Record::Outcome { decision, utc_ms, json } => {
+        JournalRecord::Outcome { decision, utc_ms, json } => {
             *latest_ms = *utc_ms;
             let sql = "INSERT INTO outcomes (decision, utc_ms, json) VALUES (?1, ?2, ?3)
                 ON CONFLICT (decision) DO UPDATE SET utc_ms = ?2, json = ?3";
             execute(transaction, sql, params![row_id(*decision)?, utc_ms, json]).map_err(failed)?;
             insert_reboot(transaction, record)
         }
-        Record::AimCheck { decision, utc_ms, json } => {
+        JournalRecord::AimCheck { decision, utc_ms, json } => {
             *latest_ms = *utc_ms;
             let position = next_position(transaction).map_err(failed)?;
             let sql = "INSERT INTO aim_checks (decision, utc_ms, json, position)
@@ -85,18 +85,18 @@ fn insert(
             let values = params![row_id(*decision)?, utc_ms, json, position];
             execute(transaction, sql, values).map_err(failed)
         }
-        Record::Alert { utc_ms, rule, json } => {
+        JournalRecord::Alert { utc_ms, rule, json } => {
             *latest_ms = *utc_ms;
             let sql = "INSERT INTO alerts (utc_ms, rule, alert, json) VALUES (?1, ?2, ?3, ?4)";
             execute(transaction, sql, params![utc_ms, rule.to_string(), rule.alert, json])
                 .map_err(failed)
         }
-        Record::Note { utc_ms, json } => {
+        JournalRecord::Note { utc_ms, json } => {
             *latest_ms = *utc_ms;
             let sql = "INSERT INTO notes (utc_ms, json) VALUES (?1, ?2)";
             execute(transaction, sql, params![utc_ms, json]).map_err(failed)
         }
-        Record::Operator(row) => {
+        JournalRecord::Operator(row) => {
             *latest_ms = row.utc_ms;
             insert_operator(transaction, row)?;
             insert_reboot(transaction, record)
@@ -105,10 +105,14 @@ fn insert(
 }
 
 /// Inserts the additional row of a reboot.
-fn insert_reboot(transaction: &Transaction<'_>, record: &Record) -> Result<(), Failure> {
-    let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
+fn insert_reboot(
+    transaction: &Transaction<'_>,
+    record: &JournalRecord,
+) -> Result<(), DatabaseFailure> {
+    let failed = |error: rusqlite::Error| DatabaseFailure::new("writing to the journal", &error);
     let Some(row) = record.reboot() else { return Ok(()) };
-    let json = serde_json::to_string(&row).map_err(|error| Failure::Refused(error.to_string()))?;
+    let json =
+        serde_json::to_string(&row).map_err(|error| DatabaseFailure::Refused(error.to_string()))?;
     execute(transaction, "INSERT INTO reboots (json) VALUES (?1)", params![json])
         .map_err(failed)?;
     let forget = format!(
@@ -146,13 +150,16 @@ fn note_alive(
 }
 
 /// Whether a row was written, or was there already.
-enum Stored {
+enum InsertOutcome {
     New,
     Before,
 }
 
-fn insert_operator(transaction: &Transaction<'_>, row: &OperatorRow) -> Result<(), Failure> {
-    let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
+fn insert_operator(
+    transaction: &Transaction<'_>,
+    row: &OperatorRow,
+) -> Result<(), DatabaseFailure> {
+    let failed = |error: rusqlite::Error| DatabaseFailure::new("writing to the journal", &error);
     let silence = row.silence.map(row_id).transpose()?;
     let decision = row.decision.map(row_id).transpose()?;
     let position = next_position(transaction).map_err(failed)?;
@@ -188,8 +195,8 @@ fn insert_operator(transaction: &Transaction<'_>, row: &OperatorRow) -> Result<(
 }
 
 /// Removes a command whose author was informed that it failed.
-pub(super) fn take_back(connection: &Connection, row: &OperatorRow) -> Result<(), Failure> {
-    let failed = |error: rusqlite::Error| Failure::new("taking a command back", &error);
+pub(super) fn take_back(connection: &Connection, row: &OperatorRow) -> Result<(), DatabaseFailure> {
+    let failed = |error: rusqlite::Error| DatabaseFailure::new("taking a command back", &error);
     let sql = "DELETE FROM operator_commands WHERE id =
         (SELECT max(id) FROM operator_commands WHERE utc_ms = ?1 AND json = ?2)";
     connection
@@ -266,10 +273,13 @@ fn move_cursor(
     )
 }
 
-fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<Stored, Failure> {
-    let failed = |error: rusqlite::Error| Failure::new("writing to the journal", &error);
-    let Record::Decision { id, utc_ms, rule, decision, json } = record else {
-        return Ok(Stored::Before);
+fn insert_decision(
+    transaction: &Transaction<'_>,
+    record: &JournalRecord,
+) -> Result<InsertOutcome, DatabaseFailure> {
+    let failed = |error: rusqlite::Error| DatabaseFailure::new("writing to the journal", &error);
+    let JournalRecord::Decision { id, utc_ms, rule, decision, json } = record else {
+        return Ok(InsertOutcome::Before);
     };
     let row = row_id(*id)?;
     let known: Option<String> = transaction
@@ -278,10 +288,10 @@ fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<Sto
         .map_err(failed)?;
     match known {
         // An intent that was reported as failed, and written later.
-        Some(known) if known == *json => return Ok(Stored::Before),
+        Some(known) if known == *json => return Ok(InsertOutcome::Before),
         Some(_) => {
             let text = format!("decision {id} is in the journal already, and is another one");
-            return Err(Failure::Refused(text));
+            return Err(DatabaseFailure::Refused(text));
         }
         None => {}
     }
@@ -301,7 +311,7 @@ fn insert_decision(transaction: &Transaction<'_>, record: &Record) -> Result<Sto
         )
     })
     .map_err(failed)?;
-    Ok(Stored::New)
+    Ok(InsertOutcome::New)
 }
 
 /// See `position` in `format_1.sql`.
@@ -319,16 +329,18 @@ fn execute(
     transaction.prepare_cached(sql)?.execute(values).map(|_| ())
 }
 
-fn row_id(decision: u64) -> Result<i64, Failure> {
-    i64::try_from(decision).map_err(|_| Failure::Refused(format!("number {decision} is too large")))
+fn row_id(decision: u64) -> Result<i64, DatabaseFailure> {
+    i64::try_from(decision)
+        .map_err(|_| DatabaseFailure::Refused(format!("number {decision} is too large")))
 }
 
 /// The orders in force, the oldest first.
 pub(super) fn operator_memory(
     connection: &Connection,
     now_ms: i64,
-) -> Result<OperatorMemory, Failure> {
-    let failed = |error: rusqlite::Error| Failure::new("reading what people ordered", &error);
+) -> Result<OperatorMemory, DatabaseFailure> {
+    let failed =
+        |error: rusqlite::Error| DatabaseFailure::new("reading what people ordered", &error);
     // Of several answers to one question the last one counts, even a lapsed one.
     let sql = "SELECT json FROM operator_commands AS given
         WHERE until_ms > ?1 AND (word = 'silence' OR word IN ('approve', 'deny') AND NOT EXISTS (
@@ -344,7 +356,7 @@ pub(super) fn operator_memory(
         .iter()
         .map(|json| {
             from_json(json).ok_or_else(|| {
-                Failure::Later(format!("an order in the journal is not understood: {json}"))
+                DatabaseFailure::Later(format!("an order in the journal is not understood: {json}"))
             })
         })
         .collect::<Result<Vec<_>, _>>()?;
@@ -359,29 +371,33 @@ pub(super) fn operator_memory(
 }
 
 /// The number of the newest decision ever stored; 0 if there was none.
-pub(super) fn last_decision(connection: &Connection) -> Result<u64, Failure> {
+pub(super) fn last_decision(connection: &Connection) -> Result<u64, DatabaseFailure> {
     connection
         .query_row("SELECT value FROM meta WHERE key = 'last_decision'", [], |row| {
             row.get(0).map(i64::cast_unsigned)
         })
         .optional()
         .map(Option::unwrap_or_default)
-        .map_err(|error| Failure::new("reading the last decision's number", &error))
+        .map_err(|error| DatabaseFailure::new("reading the last decision's number", &error))
 }
 
 /// The boot whose records were stored last.
-pub(super) fn last_boot(connection: &Connection) -> Result<Option<String>, Failure> {
+pub(super) fn last_boot(connection: &Connection) -> Result<Option<String>, DatabaseFailure> {
     let sql = "SELECT boot_id FROM kernel_log_cursor ORDER BY id DESC LIMIT 1";
     connection
         .query_row(sql, [], |row| row.get(0))
         .optional()
-        .map_err(|error| Failure::new("reading the last boot", &error))
+        .map_err(|error| DatabaseFailure::new("reading the last boot", &error))
 }
 
 /// The position after which the acts of a boot are: the last one if this boot is new.
-pub(super) fn boot_begins_after(connection: &Connection, boot_id: &str) -> Result<i64, Failure> {
-    let failed =
-        |error: rusqlite::Error| Failure::new("reading and writing where the boot begins", &error);
+pub(super) fn boot_begins_after(
+    connection: &Connection,
+    boot_id: &str,
+) -> Result<i64, DatabaseFailure> {
+    let failed = |error: rusqlite::Error| {
+        DatabaseFailure::new("reading and writing where the boot begins", &error)
+    };
     let sql = "SELECT p.value FROM meta b, meta p
         WHERE b.key = 'boot_id' AND b.value = ?1 AND p.key = 'boot_begins_after'";
     let known = connection.query_row(sql, [boot_id], |row| row.get(0)).optional();
@@ -400,10 +416,11 @@ pub(super) fn boot_begins_after(connection: &Connection, boot_id: &str) -> Resul
 
 /// Records that earlier entries are lost. The row for reboots has no time yet: it does not rely on
 /// the wall clock.
-pub(super) fn note_loss(connection: &mut Connection) -> Result<(), Failure> {
-    let failed = |error: rusqlite::Error| Failure::new("noting that a journal was lost", &error);
+pub(super) fn note_loss(connection: &mut Connection) -> Result<(), DatabaseFailure> {
+    let failed =
+        |error: rusqlite::Error| DatabaseFailure::new("noting that a journal was lost", &error);
     let row = serde_json::to_string(&RebootRow::Lost { at: None });
-    let row = row.map_err(|error| Failure::Refused(error.to_string()))?;
+    let row = row.map_err(|error| DatabaseFailure::Refused(error.to_string()))?;
     let sql = "INSERT INTO meta (key, value) VALUES ('lost_before_utc_ms', unixepoch() * 1000)
         ON CONFLICT (key) DO UPDATE SET value = excluded.value";
     let transaction =
@@ -418,9 +435,10 @@ pub(super) fn note_loss(connection: &mut Connection) -> Result<(), Failure> {
 pub(super) fn resume_point(
     connection: &Connection,
     boot_id: &str,
-) -> Result<Option<ResumePoint>, Failure> {
-    let failed =
-        |error: rusqlite::Error| Failure::new("reading the position in the kernel log", &error);
+) -> Result<Option<ResumePoint>, DatabaseFailure> {
+    let failed = |error: rusqlite::Error| {
+        DatabaseFailure::new("reading the position in the kernel log", &error)
+    };
     let sql = "SELECT resume_seq FROM kernel_log_cursor WHERE boot_id = ?1";
     let position: Option<i64> =
         connection.query_row(sql, [boot_id], |row| row.get(0)).optional().map_err(failed)?;

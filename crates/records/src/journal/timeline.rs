@@ -89,7 +89,7 @@ pub struct JournalEnd {
 
 /// The position of an entry in the order of time.
 #[derive(Clone, Copy, Debug)]
-struct Position {
+struct TimelinePosition {
     utc_ms: i64,
     rank: usize,
     id: i64,
@@ -172,15 +172,17 @@ impl JournalReader {
     fn chunk(
         &self,
         query: &TimelineQuery,
-        after: Option<Position>,
+        after: Option<TimelinePosition>,
         between: Option<(&JournalEnd, &JournalEnd)>,
         limit: usize,
-    ) -> rusqlite::Result<Vec<(Position, TimelineItem)>> {
+    ) -> rusqlite::Result<Vec<(TimelinePosition, TimelineItem)>> {
         let Some((sql, mut values)) = query.sql(after, between) else { return Ok(Vec::new()) };
         values.push(integer(limit));
         self.connection
             .prepare(&format!("{sql} ORDER BY utc_ms, rank, id LIMIT ?"))?
-            .query_map(params_from_iter(values), |row| Ok((Position::read(row)?, item(row)?)))?
+            .query_map(params_from_iter(values), |row| {
+                Ok((TimelinePosition::read(row)?, item(row)?))
+            })?
             .collect()
     }
 
@@ -189,17 +191,17 @@ impl JournalReader {
         &self,
         query: &TimelineQuery,
         count: usize,
-    ) -> rusqlite::Result<Option<Position>> {
+    ) -> rusqlite::Result<Option<TimelinePosition>> {
         let Some((sql, mut values)) = query.sql(None, None) else { return Ok(None) };
         values.push(integer(count));
         self.connection
             .prepare(&format!("{sql} ORDER BY utc_ms DESC, rank DESC, id DESC LIMIT 1 OFFSET ?"))?
-            .query_row(params_from_iter(values), Position::read)
+            .query_row(params_from_iter(values), TimelinePosition::read)
             .optional()
     }
 }
 
-impl Position {
+impl TimelinePosition {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let rank: u32 = row.get("rank")?;
         Ok(Self { utc_ms: row.get("utc_ms")?, rank: rank as usize, id: row.get("id")? })
@@ -230,7 +232,7 @@ impl TimelineQuery {
     /// more rows than it returns.
     fn sql(
         &self,
-        after: Option<Position>,
+        after: Option<TimelinePosition>,
         between: Option<(&JournalEnd, &JournalEnd)>,
     ) -> Option<(String, Vec<Value>)> {
         let mut parts = Vec::new();

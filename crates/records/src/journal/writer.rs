@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::entry::Record;
-use super::file::{self, DirectoryLock, Failure};
-use super::queue::{Question, Queue, Queued, Work};
+use super::entry::JournalRecord;
+use super::file::{self, DatabaseFailure, DirectoryLock};
+use super::queue::{Queue, QueuedEntry, WriterQuery, WriterWork};
 use super::retention::{self, Retention};
 use super::{Health, JournalError, OPENING, rows};
 
@@ -78,7 +78,7 @@ impl Writer {
         self.open_or_note();
         loop {
             let up = self.health.is_up();
-            let Work { batch, questions, closing } = self.queue.wait(self.patience(up), up);
+            let WriterWork { batch, questions, closing } = self.queue.wait(self.patience(up), up);
             let quiet = batch.is_empty() && questions.is_empty();
             if !batch.is_empty() {
                 self.since_upkeep += batch.len();
@@ -109,14 +109,14 @@ impl Writer {
     }
 
     /// Writes a batch. Returns the entries that could not be written yet.
-    fn write(&mut self, mut batch: Vec<Queued>) -> Vec<Queued> {
+    fn write(&mut self, mut batch: Vec<QueuedEntry>) -> Vec<QueuedEntry> {
         let failure = match self.try_write(&batch) {
             Ok(()) => {
                 batch.iter_mut().for_each(|queued| self.confirm(queued));
                 return Vec::new();
             }
-            Err(Failure::Refused(_)) if batch.len() > 1 => return self.write_singly(batch),
-            Err(Failure::Refused(text)) => {
+            Err(DatabaseFailure::Refused(_)) if batch.len() > 1 => return self.write_singly(batch),
+            Err(DatabaseFailure::Refused(text)) => {
                 self.health.count_write_error();
                 for queued in &mut batch {
                     tracing::error!(reason = text, "an entry cannot be journalled and is dropped");
@@ -136,9 +136,10 @@ impl Writer {
         batch
     }
 
-    fn confirm(&mut self, queued: &mut Queued) {
+    fn confirm(&mut self, queued: &mut QueuedEntry) {
         let is_received = answer_intent(queued, Ok(()));
-        let (Record::Operator(row), Some(connection)) = (&queued.record, &self.connection) else {
+        let (JournalRecord::Operator(row), Some(connection)) = (&queued.record, &self.connection)
+        else {
             return;
         };
         if is_received || !queued.record.is_nothing_if_late() {
@@ -153,7 +154,7 @@ impl Writer {
         }
     }
 
-    fn write_singly(&mut self, batch: Vec<Queued>) -> Vec<Queued> {
+    fn write_singly(&mut self, batch: Vec<QueuedEntry>) -> Vec<QueuedEntry> {
         let mut unwritten = Vec::new();
         for queued in batch {
             if unwritten.is_empty() {
@@ -166,23 +167,23 @@ impl Writer {
     }
 
     /// One attempt, or two if the first one finds the file damaged.
-    fn try_write(&mut self, batch: &[Queued]) -> Result<(), Failure> {
+    fn try_write(&mut self, batch: &[QueuedEntry]) -> Result<(), DatabaseFailure> {
         let mut result = self.write_once(batch);
-        if let Err(Failure::Damaged(text)) = &result {
+        if let Err(DatabaseFailure::Damaged(text)) = &result {
             self.replace_damaged(text)?;
             result = self.write_once(batch);
         }
         match result {
-            Ok(()) | Err(Failure::Refused(_)) => self.note_up(),
+            Ok(()) | Err(DatabaseFailure::Refused(_)) => self.note_up(),
             // A connection that has seen a disk failure may have a wrong view of the file.
-            Err(Failure::Later(_) | Failure::Damaged(_)) => self.connection = None,
+            Err(DatabaseFailure::Later(_) | DatabaseFailure::Damaged(_)) => self.connection = None,
             // Closing would remove the log from readers, which could not create a new one now.
-            Err(Failure::Full(_)) => {}
+            Err(DatabaseFailure::Full(_)) => {}
         }
         result
     }
 
-    fn write_once(&mut self, batch: &[Queued]) -> Result<(), Failure> {
+    fn write_once(&mut self, batch: &[QueuedEntry]) -> Result<(), DatabaseFailure> {
         if self.connection.is_none() {
             self.open()?;
         }
@@ -199,18 +200,18 @@ impl Writer {
         self.health.set_size(file::size_bytes(&self.dir).unwrap_or(0));
     }
 
-    fn open(&mut self) -> Result<(), Failure> {
+    fn open(&mut self) -> Result<(), DatabaseFailure> {
         if self.lock.is_none() {
             self.lock = Some(DirectoryLock::take(&self.dir)?);
         }
         match file::open(&self.dir) {
-            Err(Failure::Damaged(text)) => self.replace_damaged(&text),
+            Err(DatabaseFailure::Damaged(text)) => self.replace_damaged(&text),
             opened => self.take_up(opened?),
         }
     }
 
     /// Continues with a file, and records in it the loss of entries that are in another one.
-    fn take_up(&mut self, mut connection: Connection) -> Result<(), Failure> {
+    fn take_up(&mut self, mut connection: Connection) -> Result<(), DatabaseFailure> {
         let times_opened = file::times_opened(&connection)?;
         let identity = file::identity(&self.dir).ok().flatten();
         let is_older = self.times_opened.is_some_and(|before| times_opened <= before);
@@ -251,7 +252,7 @@ impl Writer {
     }
 
     /// Sets the damaged file aside and begins a new one.
-    fn replace_damaged(&mut self, text: &str) -> Result<(), Failure> {
+    fn replace_damaged(&mut self, text: &str) -> Result<(), DatabaseFailure> {
         self.connection = None;
         let kept = file::set_aside(&self.dir)?;
         tracing::error!(
@@ -288,17 +289,17 @@ impl Writer {
         self.health.set_down(reason);
     }
 
-    fn answer(&self, question: Question) {
+    fn answer(&self, question: WriterQuery) {
         match question {
-            Question::ResumePoint(boot_id, to) => {
+            WriterQuery::ResumePoint(boot_id, to) => {
                 self.answer_from(&to, |open| rows::resume_point(open, &boot_id));
             }
-            Question::LastDecision(to) => self.answer_from(&to, rows::last_decision),
-            Question::LastBoot(to) => self.answer_from(&to, rows::last_boot),
-            Question::Operator(now_ms, to) => {
+            WriterQuery::LastDecision(to) => self.answer_from(&to, rows::last_decision),
+            WriterQuery::LastBoot(to) => self.answer_from(&to, rows::last_boot),
+            WriterQuery::Operator(now_ms, to) => {
                 self.answer_from(&to, |open| rows::operator_memory(open, now_ms));
             }
-            Question::BootBeginsAfter(boot_id, to) => {
+            WriterQuery::BootBeginsAfter(boot_id, to) => {
                 self.answer_from(&to, |open| rows::boot_begins_after(open, &boot_id));
             }
         }
@@ -307,7 +308,7 @@ impl Writer {
     fn answer_from<T>(
         &self,
         to: &SyncSender<Result<T, JournalError>>,
-        read: impl FnOnce(&Connection) -> Result<T, Failure>,
+        read: impl FnOnce(&Connection) -> Result<T, DatabaseFailure>,
     ) {
         let answer = match &self.connection {
             Some(open) => {
@@ -339,7 +340,7 @@ impl Writer {
                 self.in_upkeep = false;
                 self.health.count_write_error();
                 tracing::warn!(reason = failure.text(), "cannot delete old entries now");
-                if let Failure::Damaged(text) = &failure
+                if let DatabaseFailure::Damaged(text) = &failure
                     && let Err(failure) = self.replace_damaged(text)
                 {
                     self.note_down(failure.text());
@@ -373,7 +374,7 @@ impl Drop for Writer {
 }
 
 /// Returns whether the receiver took the result.
-fn answer_intent(queued: &mut Queued, answer: Result<(), JournalError>) -> bool {
+fn answer_intent(queued: &mut QueuedEntry, answer: Result<(), JournalError>) -> bool {
     queued.receipt.take().is_some_and(|receipt| reply(&receipt, answer))
 }
 

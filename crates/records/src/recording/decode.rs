@@ -12,7 +12,7 @@ use super::encode::{
     LOGGED_IN, OPERATOR, OUTCOME, PAST, PAUSE, READINGS, RECEIVED_ALERTS, RECORD, RECORD_MALFORMED,
     RECORDS_LOST, RELOAD, SAMPLE, SAMPLE_FAILED, SAMPLE_UNSUPPORTED, SAMPLE_VALUE, STEP,
 };
-use super::entry::{Entry, RecordedStep, Said};
+use super::entry::{RecordedStep, RecordingEntry, StepResult};
 use super::wire::{Bytes, Malformed};
 use super::{MAX_COLUMNS, MAX_OBSERVATIONS, MAX_VALUES_A_STEP};
 use crate::model::{
@@ -32,19 +32,19 @@ pub(super) struct Decoder {
 
 impl Decoder {
     /// Takes the next entry of a block.
-    pub(super) fn entry(&mut self, from: &mut Bytes<'_>) -> Result<Entry, Malformed> {
+    pub(super) fn entry(&mut self, from: &mut Bytes<'_>) -> Result<RecordingEntry, Malformed> {
         match from.byte()? {
             BEGIN => {
                 self.last = None;
-                Ok(Entry::Begin(json(from)?))
+                Ok(RecordingEntry::Begin(json(from)?))
             }
-            STEP => Ok(Entry::Step(self.step(from)?)),
+            STEP => Ok(RecordingEntry::Step(self.step(from)?)),
             RELOAD => {
                 let at = self.moment(from)?;
                 let (rules, ended) = json(from)?;
-                Ok(Entry::Reload { at, rules, ended })
+                Ok(RecordingEntry::Reload { at, rules, ended })
             }
-            GAP => Ok(Entry::Gap { steps: from.number()? }),
+            GAP => Ok(RecordingEntry::Gap { steps: from.number()? }),
             _ => Err(Malformed("an entry of an unknown kind")),
         }
     }
@@ -64,7 +64,7 @@ impl Decoder {
             seen.push(observation);
         }
         let said = match from.bytes()? {
-            b"" => Said::default(),
+            b"" => StepResult::default(),
             text => parse(text)?,
         };
         Ok(RecordedStep { at, seen, said })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::columns::Columns;
-use super::entry::{Begin, Entry, RecordedStep};
+use super::entry::{RecordedStep, RecordingEntry, SegmentBegin};
 use super::wire::{put_bytes, put_number, put_signed};
 use super::{MAX_COLUMNS, MAX_OBSERVATIONS, MAX_VALUES_A_STEP};
 use crate::model::{
@@ -52,7 +52,7 @@ pub(super) struct Encoder {
 
 /// An entry that does not fit into the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum EncodeRefusal {
     /// A new segment is needed.
     Full,
     /// No segment has.
@@ -61,16 +61,20 @@ pub(super) enum Refused {
 
 impl Encoder {
     /// Appends an entry; a refused entry changes nothing.
-    pub(super) fn entry(&mut self, entry: &Entry, out: &mut Vec<u8>) -> Result<(), Refused> {
+    pub(super) fn entry(
+        &mut self,
+        entry: &RecordingEntry,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeRefusal> {
         match entry {
-            Entry::Begin(begin) => self.begin(begin, out),
-            Entry::Step(step) => self.step(step, out)?,
-            Entry::Reload { at, rules, ended } => {
+            RecordingEntry::Begin(begin) => self.begin(begin, out),
+            RecordingEntry::Step(step) => self.step(step, out)?,
+            RecordingEntry::Reload { at, rules, ended } => {
                 out.push(RELOAD);
                 self.moment(*at, out);
                 put_json(&(rules, ended), out);
             }
-            Entry::Gap { steps } => {
+            RecordingEntry::Gap { steps } => {
                 out.push(GAP);
                 put_number(out, *steps);
             }
@@ -78,17 +82,17 @@ impl Encoder {
         Ok(())
     }
 
-    fn begin(&mut self, begin: &Begin, out: &mut Vec<u8>) {
+    fn begin(&mut self, begin: &SegmentBegin, out: &mut Vec<u8>) {
         out.push(BEGIN);
         put_json(begin, out);
         self.last = None;
     }
 
-    fn step(&mut self, step: &RecordedStep, out: &mut Vec<u8>) -> Result<(), Refused> {
+    fn step(&mut self, step: &RecordedStep, out: &mut Vec<u8>) -> Result<(), EncodeRefusal> {
         let fresh = self.check(step)?;
         if self.columns + fresh > MAX_COLUMNS {
             let alone = self.schemas.is_empty();
-            return Err(if alone { Refused::TooLarge } else { Refused::Full });
+            return Err(if alone { EncodeRefusal::TooLarge } else { EncodeRefusal::Full });
         }
         out.push(STEP);
         self.moment(step.at, out);
@@ -105,13 +109,13 @@ impl Encoder {
     }
 
     /// Whether a step is within bounds; the number of columns that it may add.
-    fn check(&self, step: &RecordedStep) -> Result<usize, Refused> {
+    fn check(&self, step: &RecordedStep) -> Result<usize, EncodeRefusal> {
         let (mut values, mut fresh) = (0, 0);
         for observation in &step.seen {
             match observation {
                 Observation::Readings(readings) => {
                     if readings.values.len() != readings.schema.series.len() {
-                        return Err(Refused::TooLarge);
+                        return Err(EncodeRefusal::TooLarge);
                     }
                     values += readings.values.len();
                     if self.known(readings).is_none() {
@@ -123,7 +127,7 @@ impl Encoder {
             }
         }
         let fits = values <= MAX_VALUES_A_STEP && step.seen.len() <= MAX_OBSERVATIONS;
-        if fits { Ok(fresh) } else { Err(Refused::TooLarge) }
+        if fits { Ok(fresh) } else { Err(EncodeRefusal::TooLarge) }
     }
 
     fn moment(&mut self, at: Moment, out: &mut Vec<u8>) {

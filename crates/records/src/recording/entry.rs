@@ -8,16 +8,16 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    AimCheck, AlertChange, AssessmentLimits, ClusterNames, DecisionId, DecisionRecord, Event,
-    EventKind, FORGET_RECEIVED_AFTER, Mode, Moment, Observation, OperatorCommand, OperatorOrder,
-    Past, PastAct, PastReceived, Pause, ProgramEvent, ReceivedTurn, RuleId,
+    AimCheck, AlertChange, AssessmentLimits, ClusterNames, DecisionId, DecisionRecord, EarlierRuns,
+    Event, EventKind, FORGET_RECEIVED_AFTER, Mode, Moment, Observation, OperatorCommand,
+    OperatorOrder, PastAct, PastReceived, Pause, ProgramEvent, ReceivedTurn, RuleId,
 };
 
 /// One entry of a recording.
 #[derive(Clone, Debug)]
-pub enum Entry {
+pub enum RecordingEntry {
     /// The state at the begin; only the first entry of every segment.
-    Begin(Box<Begin>),
+    Begin(Box<SegmentBegin>),
     /// One step of the policy.
     Step(RecordedStep),
     /// The rules were replaced.
@@ -38,7 +38,7 @@ pub enum Entry {
 
 /// The begin of a segment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Begin {
+pub struct SegmentBegin {
     /// The version of the program that recorded.
     pub program: String,
     /// The id of the boot.
@@ -130,12 +130,12 @@ pub struct RecordedStep {
     /// The observations.
     pub seen: Vec<Observation>,
     /// The result.
-    pub said: Said,
+    pub said: StepResult,
 }
 
 /// The result of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Said {
+pub struct StepResult {
     /// Events of the kernel log.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub events: Vec<Event>,
@@ -150,7 +150,7 @@ pub struct Said {
     pub aim_checks: Vec<AimCheck>,
 }
 
-impl Said {
+impl StepResult {
     /// Whether the result is empty.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
@@ -160,7 +160,7 @@ impl Said {
     }
 }
 
-impl Entry {
+impl RecordingEntry {
     /// The time; a gap has none.
     pub fn at(&self) -> Option<Moment> {
         match self {
@@ -172,7 +172,7 @@ impl Entry {
     }
 }
 
-impl Begin {
+impl SegmentBegin {
     /// The begin of a process without earlier state.
     pub fn of_process(
         boot_id: &str,
@@ -201,7 +201,7 @@ impl Begin {
     }
 
     /// The acts of earlier processes, if they are here and not among the observations.
-    pub fn past(&self) -> Past {
+    pub fn past(&self) -> EarlierRuns {
         let acts = self.earlier_acts.iter().map(|(rule, mode, ago)| {
             let ago_ms = i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
             PastAct {
@@ -224,7 +224,7 @@ impl Begin {
             }
         });
         let (acts, commands) = (acts.collect(), self.orders.clone());
-        Past { acts, commands, ..Past::default() }
+        EarlierRuns { acts, commands, ..EarlierRuns::default() }
     }
 
     fn pass_order(&mut self, seen: &Observation) {
@@ -279,10 +279,10 @@ impl Begin {
     }
 
     /// Moves on past an entry, so that a segment can start behind it.
-    pub fn pass(&mut self, entry: &Entry) {
+    pub fn pass(&mut self, entry: &RecordingEntry) {
         match entry {
-            Entry::Begin(begin) => self.clone_from(begin),
-            Entry::Step(step) => {
+            RecordingEntry::Begin(begin) => self.clone_from(begin),
+            RecordingEntry::Step(step) => {
                 self.at = step.at;
                 step.seen.iter().for_each(|seen| self.pass_order(seen));
                 self.pass_received(&step.seen, &step.said.events);
@@ -296,11 +296,11 @@ impl Begin {
                     self.next_decision = DecisionId(last.0.saturating_add(1));
                 }
             }
-            Entry::Reload { at, rules, .. } => {
+            RecordingEntry::Reload { at, rules, .. } => {
                 self.at = *at;
                 self.rules.clone_from(rules);
             }
-            Entry::Gap { .. } => {}
+            RecordingEntry::Gap { .. } => {}
         }
     }
 }

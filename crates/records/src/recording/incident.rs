@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::FILE_ENDING;
-use super::entry::{Begin, Entry};
-use super::ring::{Ring, create, create_folder, remove, segment_files};
-use super::segment::{SegmentReader, SegmentWriter, Taken, write_block};
+use super::entry::{RecordingEntry, SegmentBegin};
+use super::ring::{RecordingRing, create, create_folder, remove, segment_files};
+use super::segment::{AddOutcome, SegmentReader, SegmentWriter, write_block};
 use crate::files::open_regular;
 use crate::model::{AlertState, Moment, RuleId};
 
@@ -48,14 +48,14 @@ impl IncidentLimits {
 pub struct Incidents {
     folder: PathBuf,
     limits: IncidentLimits,
-    open: Option<Open>,
+    open: Option<OpenIncident>,
     begun: u64,
     /// Bytes in the incidents before the open one.
     written_bytes: u64,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenIncident {
     file: File,
     writer: SegmentWriter,
     bytes: u64,
@@ -70,9 +70,13 @@ impl Incidents {
 
     /// Adds an entry that the ring has just taken. Returns the file of an incident that begins with
     /// it.
-    pub fn add(&mut self, entry: &Entry, ring: &mut Ring) -> io::Result<Option<PathBuf>> {
+    pub fn add(
+        &mut self,
+        entry: &RecordingEntry,
+        ring: &mut RecordingRing,
+    ) -> io::Result<Option<PathBuf>> {
         let fired = match entry {
-            Entry::Step(step) => {
+            RecordingEntry::Step(step) => {
                 step.said.alerts.iter().find(|change| change.to == AlertState::Firing)
             }
             _ => None,
@@ -89,7 +93,7 @@ impl Incidents {
         let is_whole = ring.flush().is_ok() && ring.lost() == 0;
         let path = self.begin(&change.rule, change.at, ring)?;
         if !is_whole {
-            self.write(&Entry::Gap { steps: 0 })?;
+            self.write(&RecordingEntry::Gap { steps: 0 })?;
         }
         Ok(Some(path))
     }
@@ -113,7 +117,7 @@ impl Incidents {
         Ok(())
     }
 
-    fn write(&mut self, entry: &Entry) -> io::Result<()> {
+    fn write(&mut self, entry: &RecordingEntry) -> io::Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };
         let ended = match entry.at() {
             Some(at) if at.uptime > open.until => true,
@@ -129,7 +133,7 @@ impl Incidents {
         if ended { self.end() } else { Ok(()) }
     }
 
-    fn begin(&mut self, rule: &RuleId, at: Moment, ring: &Ring) -> io::Result<PathBuf> {
+    fn begin(&mut self, rule: &RuleId, at: Moment, ring: &RecordingRing) -> io::Result<PathBuf> {
         create_folder(&self.folder)?;
         self.trim(self.limits.file_bytes);
         let segments = ring.own_segments();
@@ -140,7 +144,8 @@ impl Incidents {
             at.uptime.saturating_sub(self.limits.before)
         };
         let (path, file) = self.create(rule, at)?;
-        let cut = Cut { from, until: at.uptime.saturating_add(self.limits.after), begun: None };
+        let cut =
+            IncidentCut { from, until: at.uptime.saturating_add(self.limits.after), begun: None };
         let cut = cut.copy(&segments, ring.here(), file, self.limits.file_bytes);
         self.open = Some(cut.inspect_err(|_| remove(&path))?);
         self.begun += 1;
@@ -185,10 +190,10 @@ impl Incidents {
     }
 }
 
-impl Open {
+impl OpenIncident {
     /// Takes in an entry. Returns true when the file is full.
-    fn put(&mut self, entry: &Entry, most: u64) -> io::Result<bool> {
-        if self.writer.take(entry) != Taken::Yes {
+    fn put(&mut self, entry: &RecordingEntry, most: u64) -> io::Result<bool> {
+        if self.writer.take(entry) != AddOutcome::Yes {
             return Ok(true);
         }
         if self.writer.is_due() {
@@ -199,22 +204,22 @@ impl Open {
 }
 
 /// The part of a ring that goes into an incident.
-struct Cut {
+struct IncidentCut {
     from: Duration,
     until: Duration,
-    begun: Option<Open>,
+    begun: Option<OpenIncident>,
 }
 
-impl Cut {
+impl IncidentCut {
     fn copy(
         mut self,
         segments: &[(PathBuf, u64)],
-        here: &Begin,
+        here: &SegmentBegin,
         file: File,
         most: u64,
-    ) -> io::Result<Open> {
+    ) -> io::Result<OpenIncident> {
         let mut file = Some(file);
-        let mut state: Option<Begin> = None;
+        let mut state: Option<SegmentBegin> = None;
         let first = self.first(segments).max(newest(segments, most / 2));
         for (path, _) in segments.get(first..).unwrap_or_default() {
             let Ok(mut reader) = SegmentReader::open(BufReader::new(open_regular(path)?)) else {
@@ -222,7 +227,7 @@ impl Cut {
                 continue;
             };
             while let Some(entry) = reader.next_entry()? {
-                if let Entry::Begin(begin) = &entry {
+                if let RecordingEntry::Begin(begin) = &entry {
                     self.copy_segment(begin, state.as_ref(), most)?;
                     state = Some((**begin).clone());
                     continue;
@@ -266,7 +271,7 @@ impl Cut {
         segments.iter().rposition(begins_early).unwrap_or(0)
     }
 
-    fn open(begin: &Begin, mut file: File, until: Duration) -> io::Result<Open> {
+    fn open(begin: &SegmentBegin, mut file: File, until: Duration) -> io::Result<OpenIncident> {
         let mut begin = begin.clone();
         begin.goes_on_from = None;
         if !begin.is_start {
@@ -276,14 +281,19 @@ impl Cut {
         }
         let (writer, head) = SegmentWriter::new(&begin)?;
         io::Write::write_all(&mut file, &head)?;
-        Ok(Open { file, writer, bytes: head.len() as u64, until })
+        Ok(OpenIncident { file, writer, bytes: head.len() as u64, until })
     }
 
     /// A segment that does not continue the one before leaves a gap.
-    fn copy_segment(&mut self, begin: &Begin, before: Option<&Begin>, most: u64) -> io::Result<()> {
+    fn copy_segment(
+        &mut self,
+        begin: &SegmentBegin,
+        before: Option<&SegmentBegin>,
+        most: u64,
+    ) -> io::Result<()> {
         let goes_on = before.is_some_and(|before| begin.goes_on_from == Some(before.segment));
         match &mut self.begun {
-            Some(begun) if !goes_on => begun.put(&Entry::Gap { steps: 0 }, most).map(drop),
+            Some(begun) if !goes_on => begun.put(&RecordingEntry::Gap { steps: 0 }, most).map(drop),
             _ => Ok(()),
         }
     }

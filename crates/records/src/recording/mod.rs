@@ -3,12 +3,12 @@
 //!
 //! A **segment** is one file: the eight bytes of [`MAGIC`] and version, then blocks. A **block** is
 //! its two lengths, a CRC and deflated entries; it is written whole, so that a crash leaves whole
-//! blocks and at most one torn one. The first entry of a segment, [`Begin`], has the state to start
-//! from. Readings are stored by column: each series has its difference from the previous reading in
-//! the segment.
+//! blocks and at most one torn one. The first entry of a segment, [`SegmentBegin`], has the state
+//! to start from. Readings are stored by column: each series has its difference from the previous
+//! reading in the segment.
 //!
-//! A [`Ring`] is a folder of segments of which the oldest give way; an incident is a segment cut
-//! out of it. A reader does not trust segments: every length is checked before its use.
+//! A [`RecordingRing`] is a folder of segments of which the oldest give way; an incident is a
+//! segment cut out of it. A reader does not trust segments: every length is checked before its use.
 
 mod block;
 mod columns;
@@ -23,11 +23,11 @@ mod segment;
 mod tests;
 mod wire;
 
-pub use entry::{Begin, Entry, RecordedRules, RecordedStep, RuleText, Said};
+pub use entry::{RecordedRules, RecordedStep, RecordingEntry, RuleText, SegmentBegin, StepResult};
 pub use frames::Frames;
 pub use incident::{IncidentLimits, Incidents};
-pub use ring::{Ring, RingError, RingTally, segment_files};
-pub use segment::{OpenError, SegmentReader, SegmentWriter, Taken, Torn};
+pub use ring::{RecordingRing, RingError, RingTally, segment_files};
+pub use segment::{AddOutcome, OpenError, SegmentReader, SegmentWriter, Truncation};
 
 /// The magic bytes of a recording; the version follows as two bytes, little-endian.
 pub const MAGIC: [u8; 6] = *b"umarec";

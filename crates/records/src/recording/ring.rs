@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::FILE_ENDING;
-use super::entry::{Begin, Entry};
-use super::segment::{SegmentWriter, Taken};
+use super::entry::{RecordingEntry, SegmentBegin};
+use super::segment::{AddOutcome, SegmentWriter};
 use crate::model::counted;
 
 /// The approximate number of segments of a ring; the oldest one is deleted as a whole.
@@ -41,13 +41,13 @@ pub struct RingError {
 /// The ring of one process. Entries are written at the latest with the one that makes a block five
 /// seconds old.
 #[derive(Debug)]
-pub struct Ring {
+pub struct RecordingRing {
     folder: PathBuf,
     max_bytes: u64,
     segment_bytes: u64,
     /// The first entry of a segment that would begin now.
-    here: Begin,
-    current: Option<Current>,
+    here: SegmentBegin,
+    current: Option<CurrentSegment>,
     older: VecDeque<(PathBuf, u64)>,
     next_number: u64,
     /// The number of this process' first segment.
@@ -71,18 +71,18 @@ pub struct RingTally {
 }
 
 #[derive(Debug)]
-struct Current {
+struct CurrentSegment {
     path: PathBuf,
     file: File,
     bytes: u64,
     writer: SegmentWriter,
     /// The steps in the pending block.
-    pending: Lost,
+    pending: LostSteps,
 }
 
-impl Ring {
+impl RecordingRing {
     /// A ring in a folder, of at most `max_bytes`. Nothing is written before the first entry.
-    pub fn new(folder: &Path, max_bytes: u64, begin: Begin) -> Self {
+    pub fn new(folder: &Path, max_bytes: u64, begin: SegmentBegin) -> Self {
         let older: VecDeque<(PathBuf, u64)> = segment_files(folder)
             .into_iter()
             .filter(|path| number_of(path).is_some())
@@ -110,7 +110,7 @@ impl Ring {
     }
 
     /// Takes an entry. An error names the loss; the ring continues nevertheless.
-    pub fn take(&mut self, entry: &Entry) -> Result<(), RingError> {
+    pub fn take(&mut self, entry: &RecordingEntry) -> Result<(), RingError> {
         let taken = self.try_take(entry);
         self.here.pass(entry);
         self.here.is_start = false;
@@ -123,7 +123,7 @@ impl Ring {
     }
 
     /// The first entry of a segment that would begin now.
-    pub fn here(&self) -> &Begin {
+    pub fn here(&self) -> &SegmentBegin {
         &self.here
     }
 
@@ -145,10 +145,10 @@ impl Ring {
             .collect()
     }
 
-    fn try_take(&mut self, entry: &Entry) -> Result<(), RingError> {
+    fn try_take(&mut self, entry: &RecordingEntry) -> Result<(), RingError> {
         let at = entry.at().map_or(self.here.at.uptime, |at| at.uptime);
         if self.retry_at.is_some_and(|retry_at| at < retry_at) {
-            self.lose(Lost::with(entry));
+            self.lose(LostSteps::with(entry));
             return Ok(());
         }
         // A schema that does not fit into this segment fits into a new one.
@@ -156,22 +156,22 @@ impl Ring {
             self.open_if_needed(at)?;
             let Some(current) = &mut self.current else { return Ok(()) };
             match current.writer.take(entry) {
-                Taken::Yes => {
-                    current.pending.add(Lost::with(entry));
+                AddOutcome::Yes => {
+                    current.pending.add(LostSteps::with(entry));
                     if current.writer.is_due() {
                         self.write_pending()?;
                     }
                     return Ok(());
                 }
-                Taken::Full => self.end_segment()?,
-                Taken::TooLarge => break,
+                AddOutcome::Full => self.end_segment()?,
+                AddOutcome::TooLarge => break,
             }
         }
-        self.lose(Lost::with(entry));
+        self.lose(LostSteps::with(entry));
         self.end_segment()
     }
 
-    fn lose(&mut self, lost: Lost) {
+    fn lose(&mut self, lost: LostSteps) {
         self.lost += lost.steps;
         self.tally.lost_steps += lost.fresh;
     }
@@ -194,9 +194,10 @@ impl Ring {
         let opened = self.open(&begin, &path);
         match opened {
             Ok((writer, file, bytes)) => {
-                let mut current = Current { path, file, bytes, writer, pending: Lost::default() };
+                let mut current =
+                    CurrentSegment { path, file, bytes, writer, pending: LostSteps::default() };
                 if self.lost > 0 {
-                    current.writer.take(&Entry::Gap { steps: self.lost });
+                    current.writer.take(&RecordingEntry::Gap { steps: self.lost });
                     self.lost = 0;
                 }
                 self.begun = true;
@@ -207,13 +208,13 @@ impl Ring {
             Err(error) => {
                 self.retry_at = Some(at + RETRY_AFTER);
                 self.tally.write_errors += 1;
-                self.lose(Lost { steps: 1, fresh: 1 });
+                self.lose(LostSteps { steps: 1, fresh: 1 });
                 Err(RingError { step: "begin the recording", path, error, lost: self.lost })
             }
         }
     }
 
-    fn next_begin(&mut self) -> Begin {
+    fn next_begin(&mut self) -> SegmentBegin {
         let number = self.next_number;
         self.next_number += 1;
         let is_start = !self.begun && self.here.is_start && self.lost == 0;
@@ -231,7 +232,11 @@ impl Ring {
         begin
     }
 
-    fn open(&mut self, begin: &Begin, path: &Path) -> io::Result<(SegmentWriter, File, u64)> {
+    fn open(
+        &mut self,
+        begin: &SegmentBegin,
+        path: &Path,
+    ) -> io::Result<(SegmentWriter, File, u64)> {
         create_folder(&self.folder)?;
         let (writer, head) = SegmentWriter::new(begin)?;
         let bytes = head.len() as u64;
@@ -303,19 +308,19 @@ impl Ring {
 
 /// Steps that go with entries.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lost {
+struct LostSteps {
     /// All of them, including those that only a gap records.
     steps: u64,
     /// Those that were not lost before.
     fresh: u64,
 }
 
-impl Lost {
-    fn with(entry: &Entry) -> Self {
+impl LostSteps {
+    fn with(entry: &RecordingEntry) -> Self {
         match entry {
-            Entry::Step(_) | Entry::Reload { .. } => Self { steps: 1, fresh: 1 },
-            Entry::Gap { steps } => Self { steps: *steps, fresh: 0 },
-            Entry::Begin(_) => Self::default(),
+            RecordingEntry::Step(_) | RecordingEntry::Reload { .. } => Self { steps: 1, fresh: 1 },
+            RecordingEntry::Gap { steps } => Self { steps: *steps, fresh: 0 },
+            RecordingEntry::Begin(_) => Self::default(),
         }
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::block::{self, BlockError, Inflater};
 use super::decode::Decoder;
-use super::encode::{Encoder, Refused};
-use super::entry::{Begin, Entry};
+use super::encode::{EncodeRefusal, Encoder};
+use super::entry::{RecordingEntry, SegmentBegin};
 use super::wire::Bytes;
 use super::{BLOCK_BYTES, MAGIC, MAX_BLOCK_BYTES, VERSION};
 
@@ -16,7 +16,7 @@ const BLOCK_AGE: Duration = Duration::from_secs(5);
 
 /// The result of adding an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum AddOutcome {
     /// The entry is pending.
     Yes,
     /// The segment is full of schemas: a new one is needed.
@@ -39,7 +39,7 @@ pub struct SegmentWriter {
 
 impl SegmentWriter {
     /// A segment, and the first bytes of its file.
-    pub fn new(begin: &Begin) -> io::Result<(Self, Vec<u8>)> {
+    pub fn new(begin: &SegmentBegin) -> io::Result<(Self, Vec<u8>)> {
         let mut writer = Self {
             encoder: Encoder::default(),
             pending: Vec::new(),
@@ -47,7 +47,7 @@ impl SegmentWriter {
             last: None,
             urgent: false,
         };
-        writer.take(&Entry::Begin(Box::new(begin.clone())));
+        writer.take(&RecordingEntry::Begin(Box::new(begin.clone())));
         let mut head = MAGIC.to_vec();
         head.extend_from_slice(&VERSION.to_le_bytes());
         head.extend(writer.block()?.unwrap_or_default());
@@ -55,27 +55,29 @@ impl SegmentWriter {
     }
 
     /// Adds an entry.
-    pub fn take(&mut self, entry: &Entry) -> Taken {
+    pub fn take(&mut self, entry: &RecordingEntry) -> AddOutcome {
         let before = self.pending.len();
         match self.encoder.entry(entry, &mut self.pending) {
             Ok(()) if self.pending.len() > MAX_BLOCK_BYTES => {
                 // The state of the encoder is not in the file: no entry may follow here.
                 self.pending.truncate(before);
-                return if before > 0 { Taken::Full } else { Taken::TooLarge };
+                return if before > 0 { AddOutcome::Full } else { AddOutcome::TooLarge };
             }
             Ok(()) => {}
-            Err(Refused::Full) => return Taken::Full,
-            Err(Refused::TooLarge) => return Taken::TooLarge,
+            Err(EncodeRefusal::Full) => return AddOutcome::Full,
+            Err(EncodeRefusal::TooLarge) => return AddOutcome::TooLarge,
         }
         if let Some(at) = entry.at() {
             self.since.get_or_insert(at.uptime);
             self.last = Some(at.uptime);
         }
         self.urgent |= match entry {
-            Entry::Step(step) => !step.said.is_empty(),
-            Entry::Begin(_) | Entry::Reload { .. } | Entry::Gap { .. } => true,
+            RecordingEntry::Step(step) => !step.said.is_empty(),
+            RecordingEntry::Begin(_)
+            | RecordingEntry::Reload { .. }
+            | RecordingEntry::Gap { .. } => true,
         };
-        Taken::Yes
+        AddOutcome::Yes
     }
 
     /// Whether the pending entries should go to the file now: they are many, old, or matter.
@@ -116,7 +118,7 @@ pub enum OpenError {
 /// A truncation or damage of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cut at byte {byte}: {why}")]
-pub struct Torn {
+pub struct Truncation {
     /// The first byte that could not be used.
     pub byte: u64,
     /// The reason.
@@ -133,7 +135,7 @@ pub struct SegmentReader<R> {
     used: usize,
     /// Where the current block begins, and where it ends.
     offsets: (u64, u64),
-    torn: Option<Torn>,
+    torn: Option<Truncation>,
 }
 
 impl<R: Read> SegmentReader<R> {
@@ -164,7 +166,7 @@ impl<R: Read> SegmentReader<R> {
     }
 
     /// The next entry; `None` at the end, which may come too early: see [`Self::torn`].
-    pub fn next_entry(&mut self) -> io::Result<Option<Entry>> {
+    pub fn next_entry(&mut self) -> io::Result<Option<RecordingEntry>> {
         if self.torn.is_some() {
             return Ok(None);
         }
@@ -177,7 +179,7 @@ impl<R: Read> SegmentReader<R> {
                 Ok(None) => return Ok(None),
                 Err(BlockError::Io(error)) => return Err(error),
                 Err(BlockError::Torn(why)) => {
-                    self.torn = Some(Torn { byte: self.offsets.1, why: why.to_owned() });
+                    self.torn = Some(Truncation { byte: self.offsets.1, why: why.to_owned() });
                     return Ok(None);
                 }
             }
@@ -190,14 +192,14 @@ impl<R: Read> SegmentReader<R> {
                 Ok(Some(entry))
             }
             Err(error) => {
-                self.torn = Some(Torn { byte: self.offsets.0, why: error.to_string() });
+                self.torn = Some(Truncation { byte: self.offsets.0, why: error.to_string() });
                 Ok(None)
             }
         }
     }
 
     /// The truncation or damage that ended the reading.
-    pub fn torn(&self) -> Option<&Torn> {
+    pub fn torn(&self) -> Option<&Truncation> {
         self.torn.as_ref()
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::actions::evict::files::Identity;
+use crate::actions::evict::files::FileIdentity;
 
 /// Between two counts.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const SECTOR_BYTES: u64 = 512;
 
 /// Bytes moved up to a moment.
 #[derive(Clone, Copy, Debug)]
-struct Moved {
+struct MovedBytes {
     at: Duration,
     /// By the disk.
     all: u64,
@@ -31,7 +31,7 @@ struct Moved {
 /// The disk of the files that are read ahead.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
-    last: Option<(PathBuf, Moved)>,
+    last: Option<(PathBuf, MovedBytes)>,
     is_busy: bool,
 }
 
@@ -42,12 +42,12 @@ impl Disk {
     pub(super) fn is_busy(
         &mut self,
         sysfs: &Path,
-        file: Identity,
+        file: FileIdentity,
         at: Duration,
         ours: impl FnOnce() -> u64,
     ) -> bool {
         let stat = stat_of(sysfs, file);
-        let is_due = |(of, last): &(PathBuf, Moved)| {
+        let is_due = |(of, last): &(PathBuf, MovedBytes)| {
             *of != stat || at.saturating_sub(last.at) >= COUNT_EVERY
         };
         if !self.last.as_ref().is_none_or(is_due) {
@@ -58,21 +58,21 @@ impl Disk {
             (self.last, self.is_busy) = (None, false);
             return false;
         };
-        let now = Moved { at, all, ours: ours() };
+        let now = MovedBytes { at, all, ours: ours() };
         let last = self.last.replace((stat.clone(), now)).filter(|(of, _)| *of == stat);
         self.is_busy = last.is_some_and(|(_, last)| is_others(last, now));
         self.is_busy
     }
 }
 
-fn is_others(last: Moved, now: Moved) -> bool {
+fn is_others(last: MovedBytes, now: MovedBytes) -> bool {
     let all = now.all.saturating_sub(last.all);
     let others = all.saturating_sub(now.ours.saturating_sub(last.ours));
     let seconds = now.at.saturating_sub(last.at).as_secs_f64().max(1.0);
     others as f64 / seconds >= LEAST_OTHERS_BYTES as f64 && others >= all / OTHERS_PART
 }
 
-fn stat_of(sysfs: &Path, file: Identity) -> PathBuf {
+fn stat_of(sysfs: &Path, file: FileIdentity) -> PathBuf {
     let (major, minor) = (rustix::fs::major(file.device), rustix::fs::minor(file.device));
     sysfs.join(format!("dev/block/{major}:{minor}/stat"))
 }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_disk_is_busy_where_others_move_much_and_a_quarter_of_all() {
         let folder = tempfile::tempdir().unwrap();
-        let file = Identity { device: rustix::fs::makedev(259, 3), inode: 1 };
+        let file = FileIdentity { device: rustix::fs::makedev(259, 3), inode: 1 };
         let stat = stat_of(folder.path(), file);
         fs::create_dir_all(stat.parent().unwrap()).unwrap();
         let mut disk = Disk::default();
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_slow_disk_is_busy_in_the_second_in_which_another_process_writes() {
         let folder = tempfile::tempdir().unwrap();
-        let file = Identity { device: rustix::fs::makedev(254, 0), inode: 1 };
+        let file = FileIdentity { device: rustix::fs::makedev(254, 0), inode: 1 };
         let stat = stat_of(folder.path(), file);
         fs::create_dir_all(stat.parent().unwrap()).unwrap();
         let mut disk = Disk::default();

@@ -16,11 +16,11 @@ pub(super) use plan::AheadTally;
 use std::collections::BTreeSet;
 
 use self::disk::Disk;
-use self::plan::Plan;
-use self::reader::{Done, Job, Reader};
-use super::files::{ModelFile, Printable, offset};
+use self::plan::PrefetchPlan;
+use self::reader::{FinishedJob, PrefetchReader, ReadJob};
+use super::files::{ModelFile, PrintablePath, offset};
 use super::ledger::ChunkId;
-use super::load::Load;
+use super::load::TrackedLoad;
 use super::uses::{FileUse, Reading};
 use crate::model::Prefetch;
 
@@ -34,9 +34,9 @@ const LIMITED: &str = "a control group limits what the engine reads from disks";
 /// Reads ahead for one load.
 #[derive(Debug)]
 pub(super) struct Prefetcher {
-    plan: Plan,
+    plan: PrefetchPlan,
     /// Once there was something to read.
-    reader: Option<Reader>,
+    reader: Option<PrefetchReader>,
     disk: Disk,
     /// Why no more is read ahead.
     pub(super) ended: Option<String>,
@@ -46,7 +46,7 @@ impl Prefetcher {
     /// `is_limited`: a control group limits what the engine reads from disks.
     pub(super) fn new(wanted: Prefetch, is_limited: bool) -> Self {
         let ended = (is_limited && wanted != Prefetch::Off).then(|| LIMITED.to_owned());
-        Self { plan: Plan::new(wanted), reader: None, disk: Disk::default(), ended }
+        Self { plan: PrefetchPlan::new(wanted), reader: None, disk: Disk::default(), ended }
     }
 
     /// Whether anything may be read ahead.
@@ -64,7 +64,7 @@ impl Prefetcher {
     }
 }
 
-impl Load {
+impl TrackedLoad {
     /// Goes on reading ahead, as far as order and memory allow.
     pub(super) fn read_ahead(&mut self) {
         // Samples in turn go upward, so the chunks that they find are in no order of the engine's.
@@ -143,8 +143,9 @@ impl Load {
 
     /// Takes what the reader has done.
     fn take_read(&mut self) {
-        let done = self.prefetcher.reader.as_ref().map(Reader::take_done).unwrap_or_default();
-        for Done { id, bytes } in done {
+        let done =
+            self.prefetcher.reader.as_ref().map(PrefetchReader::take_done).unwrap_or_default();
+        for FinishedJob { id, bytes } in done {
             match bytes {
                 Ok(bytes) => {
                     self.prefetcher.plan.done(id, Some(bytes));
@@ -157,7 +158,7 @@ impl Load {
                 Err(error) => {
                     self.prefetcher.plan.done(id, None);
                     let file = self.files.files.get(id.file);
-                    let name = file.map(|file| Printable(&file.path).to_string());
+                    let name = file.map(|file| PrintablePath(&file.path).to_string());
                     let name = name.unwrap_or_default();
                     self.prefetcher.end(format!("{name} could not be read: {error}"));
                 }
@@ -198,13 +199,13 @@ impl Load {
             match files.files.get(id.file).map(ModelFile::handle) {
                 Some(Ok(file)) => {
                     let (offset, bytes) = (offset(id.chunk), ledger.length_of(id));
-                    jobs.push(Job { id, file, offset, bytes });
+                    jobs.push(ReadJob { id, file, offset, bytes });
                 }
                 _ => prefetcher.plan.done(id, None),
             }
         }
         if prefetcher.reader.is_none() {
-            let started = Reader::start();
+            let started = PrefetchReader::start();
             let failed = |error| format!("the thread that reads ahead cannot be started: {error}");
             prefetcher.reader = Some(started.map_err(failed)?);
         }

@@ -13,13 +13,13 @@ pub(super) const APART: usize = 32;
 
 /// The newest of many yes-or-no facts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Facts {
+struct RecentFacts {
     /// The newest in the lowest bit.
     bits: u32,
     known: u32,
 }
 
-impl Facts {
+impl RecentFacts {
     fn push(&mut self, is: bool) {
         self.bits = self.bits << 1 | u32::from(is);
         self.known = (self.known + 1).min(u32::BITS);
@@ -34,7 +34,7 @@ impl Facts {
 
 /// What several readers have read of a file.
 #[derive(Clone, Copy, Debug)]
-struct Shared {
+struct SharedReads {
     /// The farthest chunk in which any of them has begun.
     front: usize,
     /// The first chunk of which is not known whether all of it was read.
@@ -45,13 +45,13 @@ struct Shared {
 #[derive(Debug, Default)]
 pub(super) struct Order {
     /// Files that several processes read, each its part.
-    shared: BTreeMap<usize, Shared>,
+    shared: BTreeMap<usize, SharedReads>,
     /// The last chunk of each file in which reading has begun by the round before.
     last: BTreeMap<usize, usize>,
     /// To the next chunk.
-    forward: Facts,
+    forward: RecentFacts,
     /// From a chunk that was read as a whole.
-    covering: Facts,
+    covering: RecentFacts,
 }
 
 impl Order {
@@ -85,7 +85,7 @@ impl Order {
     ) -> Option<usize> {
         let (first, newest) = (*chunks.first()?, *chunks.last()?);
         let Some(known) = self.shared.get_mut(&file) else {
-            self.shared.insert(file, Shared { front: newest, unjudged: first });
+            self.shared.insert(file, SharedReads { front: newest, unjudged: first });
             return Some(newest);
         };
         for chunk in chunks {

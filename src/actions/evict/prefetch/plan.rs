@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::order::{APART, Order};
-use crate::actions::evict::ledger::{CHUNK_BYTES, ChunkId, Ledger};
+use crate::actions::evict::ledger::{CHUNK_BYTES, ChunkId, LoadLedger};
 use crate::model::Prefetch;
 
 /// So much is read ahead at most: 0.2 s of a disk of 5 GiB/s.
@@ -34,7 +34,7 @@ const MOST_PASSED_OVER: usize = 256;
 
 /// A chunk that was read ahead.
 #[derive(Clone, Copy, Debug)]
-struct Ahead {
+struct ReadAheadChunk {
     id: ChunkId,
     bytes: u64,
 }
@@ -50,7 +50,7 @@ pub(in crate::actions::evict) struct AheadTally {
 
 /// The plan for one load. It reads nothing itself.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct PrefetchPlan {
     wanted: Prefetch,
     order: Order,
     /// The chunk in which the engine has begun to read last.
@@ -60,13 +60,13 @@ pub(super) struct Plan {
     /// The engine has not gone on to another file than was foreseen.
     is_next_file_known: bool,
     /// Read, and not yet used; in the order in which they were read.
-    ahead: VecDeque<Ahead>,
+    ahead: VecDeque<ReadAheadChunk>,
     /// Chunks that are being read, or are about to be.
     queued: Vec<ChunkId>,
     tally: AheadTally,
 }
 
-impl Plan {
+impl PrefetchPlan {
     pub(super) fn new(wanted: Prefetch) -> Self {
         Self {
             wanted,
@@ -99,7 +99,7 @@ impl Plan {
         &mut self,
         mut ids: Vec<ChunkId>,
         apart: &[ChunkId],
-        ledger: &Ledger,
+        ledger: &LoadLedger,
         is_shared: impl Fn(usize) -> bool,
     ) {
         let (of_ranks, leaps): (Vec<ChunkId>, Vec<ChunkId>) =
@@ -138,7 +138,7 @@ impl Plan {
         self.queued.retain(|queued| *queued != id);
         if let Some(bytes) = bytes {
             self.tally.read_bytes += bytes;
-            self.ahead.push_back(Ahead { id, bytes });
+            self.ahead.push_back(ReadAheadChunk { id, bytes });
         }
     }
 
@@ -149,9 +149,9 @@ impl Plan {
 
     /// Strikes off the chunks that were used, and those that never will be. `is_shared`: whether
     /// several processes read a file; the last of them may be far behind the first.
-    pub(super) fn settle(&mut self, ledger: &Ledger, is_shared: impl Fn(usize) -> bool) {
+    pub(super) fn settle(&mut self, ledger: &LoadLedger, is_shared: impl Fn(usize) -> bool) {
         let mut unused = 0;
-        self.ahead.retain(|Ahead { id, bytes }| {
+        self.ahead.retain(|ReadAheadChunk { id, bytes }| {
             let is_used = ledger.is_mostly_read(*id) || ledger.is_evicted(*id);
             let is_gone = !ledger.has_begun(*id) && ledger.cached_of(*id) < bytes / 2;
             let least = if is_shared(id.file) { APART as u64 * CHUNK_BYTES } else { 0 };
@@ -171,12 +171,12 @@ impl Plan {
         &mut self,
         file: Option<usize>,
         leap_bytes: u64,
-        ledger: &Ledger,
+        ledger: &LoadLedger,
     ) -> Vec<ChunkId> {
         let leap = usize::try_from(leap_bytes.div_ceil(CHUNK_BYTES)).unwrap_or(usize::MAX);
         let reached =
             self.engine_at.map(|at| ChunkId { chunk: at.chunk.saturating_add(leap), ..at });
-        let is_its = |ahead: &Ahead| file.is_none_or(|file| ahead.id.file == file);
+        let is_its = |ahead: &ReadAheadChunk| file.is_none_or(|file| ahead.id.file == file);
         let (its, others) = self.ahead.drain(..).partition::<VecDeque<_>, _>(is_its);
         self.ahead = others;
         let is_reached = |id: ChunkId| reached.is_some_and(|at| id.file == at.file && id <= at);
@@ -200,7 +200,7 @@ impl Plan {
 
     /// The chunks that must go again, since memory is short: the last ones first. They count as
     /// unused.
-    pub(super) fn excess(&mut self, spare_bytes: u64, ledger: &Ledger) -> Vec<ChunkId> {
+    pub(super) fn excess(&mut self, spare_bytes: u64, ledger: &LoadLedger) -> Vec<ChunkId> {
         let most_bytes = spare_bytes / STAYS_PART;
         let mut bytes: u64 = self.ahead.iter().map(|ahead| ahead.bytes).sum();
         let mut going = Vec::new();
@@ -222,7 +222,7 @@ impl Plan {
     pub(super) fn wanted(
         &mut self,
         spare_bytes: u64,
-        ledger: &Ledger,
+        ledger: &LoadLedger,
         is_readable: impl Fn(usize) -> bool,
         behind: impl Fn(usize) -> Option<usize>,
     ) -> Vec<ChunkId> {
@@ -292,8 +292,8 @@ mod tests {
 
     /// A plan, and the ledger of files of 40 chunks each.
     struct World {
-        plan: Plan,
-        ledger: Ledger,
+        plan: PrefetchPlan,
+        ledger: LoadLedger,
     }
 
     fn id(file: usize, chunk: usize) -> ChunkId {
@@ -302,9 +302,9 @@ mod tests {
 
     impl World {
         fn new(wanted: Prefetch, files: usize) -> Self {
-            let mut ledger = Ledger::new(2 * CHUNK_BYTES);
+            let mut ledger = LoadLedger::new(2 * CHUNK_BYTES);
             (0..files).for_each(|_| ledger.add_file(40 * CHUNK_BYTES));
-            Self { plan: Plan::new(wanted), ledger }
+            Self { plan: PrefetchPlan::new(wanted), ledger }
         }
 
         fn reads(&mut self, file: usize, chunks: impl IntoIterator<Item = usize>) {

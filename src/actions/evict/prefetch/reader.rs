@@ -17,7 +17,7 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// A part of a file to be read.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct ReadJob {
     pub(super) id: ChunkId,
     pub(super) file: Arc<OwnedFd>,
     pub(super) offset: u64,
@@ -26,27 +26,27 @@ pub(super) struct Job {
 
 /// A finished job: the bytes that are in the page cache now.
 #[derive(Debug)]
-pub(super) struct Done {
+pub(super) struct FinishedJob {
     pub(super) id: ChunkId,
     pub(super) bytes: io::Result<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    done: Vec<Done>,
+struct ReadQueue {
+    jobs: VecDeque<ReadJob>,
+    done: Vec<FinishedJob>,
     is_over: bool,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct ReaderShared {
+    queue: Mutex<ReadQueue>,
     wake: Condvar,
 }
 
-impl Shared {
+impl ReaderShared {
     /// No thread panics while it holds this lock; it is held for a few instructions.
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, ReadQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -54,31 +54,31 @@ impl Shared {
 /// Reads files into the page cache, in order, on a thread of its own. Once it is dropped, the
 /// thread ends after the piece that it reads.
 #[derive(Debug)]
-pub(super) struct Reader {
-    shared: Arc<Shared>,
+pub(super) struct PrefetchReader {
+    shared: Arc<ReaderShared>,
 }
 
-impl Reader {
+impl PrefetchReader {
     pub(super) fn start() -> io::Result<Self> {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<ReaderShared>::default();
         let work = Arc::clone(&shared);
         let null = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
         thread::Builder::new().name("prefetch".to_owned()).spawn(move || run(&work, &null))?;
         Ok(Self { shared })
     }
 
-    pub(super) fn add(&self, jobs: impl IntoIterator<Item = Job>) {
+    pub(super) fn add(&self, jobs: impl IntoIterator<Item = ReadJob>) {
         self.shared.queue().jobs.extend(jobs);
         self.shared.wake.notify_one();
     }
 
     /// The jobs that were finished since the last call.
-    pub(super) fn take_done(&self) -> Vec<Done> {
+    pub(super) fn take_done(&self) -> Vec<FinishedJob> {
         std::mem::take(&mut self.shared.queue().done)
     }
 }
 
-impl Drop for Reader {
+impl Drop for PrefetchReader {
     fn drop(&mut self) {
         let mut queue = self.shared.queue();
         queue.is_over = true;
@@ -89,7 +89,7 @@ impl Drop for Reader {
 
 /// Reads a job into the page cache; returns the bytes read. It copies nothing: pages of the cache
 /// are sent to the null device. Unlike readahead(2), a read lets the kernel choose large folios.
-fn read(job: &Job, null: &OwnedFd, is_over: impl Fn() -> bool) -> io::Result<u64> {
+fn read(job: &ReadJob, null: &OwnedFd, is_over: impl Fn() -> bool) -> io::Result<u64> {
     let mut done = 0;
     while done < job.bytes && !is_over() {
         let piece =
@@ -106,7 +106,7 @@ fn read(job: &Job, null: &OwnedFd, is_over: impl Fn() -> bool) -> io::Result<u64
     Ok(done)
 }
 
-fn run(shared: &Shared, null: &OwnedFd) {
+fn run(shared: &ReaderShared, null: &OwnedFd) {
     // A disk without priorities serves it all the same.
     let _ = io_priority::lower();
     loop {
@@ -122,7 +122,7 @@ fn run(shared: &Shared, null: &OwnedFd) {
         };
         drop(queue);
         let bytes = read(&job, null, || shared.queue().is_over);
-        shared.queue().done.push(Done { id: job.id, bytes });
+        shared.queue().done.push(FinishedJob { id: job.id, bytes });
     }
 }
 
@@ -138,12 +138,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn job(file: &File, offset: u64, bytes: u64) -> Job {
+    fn job(file: &File, offset: u64, bytes: u64) -> ReadJob {
         let file = Arc::new(file.as_fd().try_clone_to_owned().unwrap());
-        Job { id: ChunkId { file: 0, chunk: 0 }, file, offset, bytes }
+        ReadJob { id: ChunkId { file: 0, chunk: 0 }, file, offset, bytes }
     }
 
-    fn waits_for(reader: &Reader, jobs: usize) -> Vec<Done> {
+    fn waits_for(reader: &PrefetchReader, jobs: usize) -> Vec<FinishedJob> {
         let mut done = Vec::new();
         for _ in 0..1_000 {
             done.extend(reader.take_done());
@@ -164,7 +164,7 @@ mod tests {
         let cached = || cachestat(file.as_fd(), 0, 0).map(|pages| pages.cached);
         let Ok(_) = cached() else { return eprintln!("skipped: no cachestat here") };
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-        let reader = Reader::start().unwrap();
+        let reader = PrefetchReader::start().unwrap();
         reader.add([
             job(&file, MIB, 2 * MIB),
             job(&file, 31 * MIB, 16 * MIB),
@@ -181,7 +181,7 @@ mod tests {
     fn what_cannot_be_read_is_an_error_and_the_thread_goes_on() {
         let folder = File::open("/proc/self").unwrap();
         let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let reader = Reader::start().unwrap();
+        let reader = PrefetchReader::start().unwrap();
         reader.add([job(&folder, 0, MIB), job(&file, 0, MIB)]);
         let done = waits_for(&reader, 2);
         assert!(done[0].bytes.is_err() && done[1].bytes.as_ref().is_ok_and(|bytes| *bytes == 0));

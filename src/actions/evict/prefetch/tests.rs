@@ -26,7 +26,7 @@ done
 struct World {
     engine: Child,
     output: BufReader<std::process::ChildStdout>,
-    load: Load,
+    load: TrackedLoad,
     shards: [PathBuf; 2],
     _folder: tempfile::TempDir,
 }
@@ -51,7 +51,7 @@ impl World {
         let stat = procfs::process::Process::new(pid.try_into().unwrap()).unwrap().stat().unwrap();
         let mut request = EvictRequest { prefetch: wanted, ..request(&place.join("*.gguf")) };
         request.target.processes = vec![ProcessId { pid, start_ticks: stat.starttime }];
-        let mut load = Load::begin(mounts(), &request, Pulse::default()).unwrap();
+        let mut load = TrackedLoad::begin(mounts(), &request, Pulse::default()).unwrap();
         load.free_memory = || FreeMemory { free_bytes: 16 << 30, total_bytes: 64 << 30 };
         let sees = may_see(&shards[0]);
         let world = Self { engine, output, load, shards, _folder: folder };

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use super::*;
 use crate::model::Sysctl;
 
-fn change(log: &mut UndoLog, setting: Sysctl) -> Change {
-    Change {
+fn change(log: &mut UndoLog, setting: Sysctl) -> SettingChange {
+    SettingChange {
         number: log.next_number(),
         setting: Setting::Sysctl(setting),
         old: "60".to_owned(),
@@ -18,14 +18,14 @@ fn change(log: &mut UndoLog, setting: Sysctl) -> Change {
     }
 }
 
-fn reopened(folder: &Path) -> Found {
+fn reopened(folder: &Path) -> LoggedChanges {
     UndoLog::open(folder).unwrap().1
 }
 
 /// A log in which the first of two changes is undone; returns the second.
-fn with_one_open(folder: &Path) -> Change {
+fn with_one_open(folder: &Path) -> SettingChange {
     let (mut log, found) = UndoLog::open(folder).unwrap();
-    assert_eq!(found, Found::default());
+    assert_eq!(found, LoggedChanges::default());
     let changes = [change(&mut log, Sysctl::Swappiness), change(&mut log, Sysctl::DirtyRatio)];
     log.begin(&changes).unwrap();
     let at = Timestamp::UNIX_EPOCH;

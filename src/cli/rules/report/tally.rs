@@ -26,7 +26,7 @@ const MOST_NAMES: usize = 1_000;
 
 /// The report of one rule.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct RuleTally {
     /// Its current mode. `None` if unknown.
     mode: Option<Mode>,
     /// Whether it is among the current rules.
@@ -41,13 +41,13 @@ pub(super) struct Tally {
     /// Decisions to act that were not begun.
     not_done: u64,
     failed: u64,
-    aim: Aim,
+    aim: AimCounts,
     /// How often it would have acted and its condition ended soon by itself.
     by_itself: u64,
     /// When it would have acted and its condition has not ended since.
     open: Vec<Timestamp>,
     values: BTreeMap<String, Vec<f64>>,
-    targets: BTreeMap<String, OnTarget>,
+    targets: BTreeMap<String, TargetCounts>,
     /// Its alerts that fire.
     firing: BTreeSet<AlertLabels>,
     restart: Option<RestartSeen>,
@@ -56,7 +56,7 @@ pub(super) struct Tally {
 
 /// Assessments after acts.
 #[derive(Clone, Copy, Default, Serialize)]
-struct Aim {
+struct AimCounts {
     met: u64,
     missed: u64,
     unknown: u64,
@@ -64,7 +64,7 @@ struct Aim {
 
 /// What was done, or would have been, to one target.
 #[derive(Clone, Default, Serialize)]
-struct OnTarget {
+struct TargetCounts {
     would_act: u64,
     acted: u64,
     parts: Vec<String>,
@@ -82,7 +82,7 @@ struct RestartSeen {
 
 /// A rule's line of `--json`.
 #[derive(Serialize)]
-pub(super) struct Line<'a> {
+pub(super) struct RuleReportLine<'a> {
     kind: &'static str,
     rule: String,
     mode: Option<Mode>,
@@ -96,32 +96,32 @@ pub(super) struct Line<'a> {
     acted: u64,
     not_done: u64,
     failed: u64,
-    aim: Aim,
+    aim: AimCounts,
     held: BTreeMap<&'static str, u64>,
     last_decision: Option<Timestamp>,
     targets: Vec<TargetLine<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     restart: Option<&'a RestartSeen>,
-    values: Vec<Spread<'a>>,
+    values: Vec<SeriesSpread<'a>>,
 }
 
 #[derive(Serialize)]
 struct TargetLine<'a> {
     target: &'a str,
     #[serde(flatten)]
-    on: &'a OnTarget,
+    on: &'a TargetCounts,
 }
 
 /// The values of one series when the rule (would have) acted.
 #[derive(Serialize)]
-struct Spread<'a> {
+struct SeriesSpread<'a> {
     series: &'a str,
     least: f64,
     median: f64,
     greatest: f64,
 }
 
-impl<'a> Spread<'a> {
+impl<'a> SeriesSpread<'a> {
     fn of(series: &'a str, values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -132,7 +132,7 @@ impl<'a> Spread<'a> {
     }
 }
 
-impl Tally {
+impl RuleTally {
     /// That of a loaded rule, in its mode if known.
     pub(super) fn of(mode: Option<Mode>, has_remedy: bool) -> Self {
         Self { mode, is_loaded: true, has_remedy, ..Self::default() }
@@ -262,8 +262,8 @@ impl Tally {
         self.open.iter().filter(|acted| until.duration_since(**acted) <= SOON).count()
     }
 
-    fn spreads(&self) -> Vec<Spread<'_>> {
-        self.values.iter().filter_map(|(series, values)| Spread::of(series, values)).collect()
+    fn spreads(&self) -> Vec<SeriesSpread<'_>> {
+        self.values.iter().filter_map(|(series, values)| SeriesSpread::of(series, values)).collect()
     }
 
     /// The targets, those with the most acts first.
@@ -333,7 +333,7 @@ impl Tally {
         let lines = self.on_targets();
         let more = lines.len().saturating_sub(MOST_SHOWN);
         let note = |line: &TargetLine<'_>| {
-            let OnTarget { would_act, acted, parts } = line.on;
+            let TargetCounts { would_act, acted, parts } = line.on;
             let counts = [("would act", would_act), ("acted", acted)];
             let counts = counts.iter().filter(|(_, count)| **count > 0);
             let counts = counts.map(|(what, count)| format!("{what} {count}"));
@@ -371,7 +371,7 @@ impl Tally {
             notes.push(format!("held: {}", held.collect::<Vec<_>>().join(", ")));
         }
         if self.acted > 0 {
-            let Aim { met, missed, unknown } = self.aim;
+            let AimCounts { met, missed, unknown } = self.aim;
             notes.push(format!(
                 "after acts the aim was met {met} times, missed {missed}, unknown {unknown}; {} \
                  failed",
@@ -388,9 +388,9 @@ impl Tally {
         notes
     }
 
-    pub(super) fn line(&self, rule: &RuleId, until: Timestamp) -> Line<'_> {
+    pub(super) fn line(&self, rule: &RuleId, until: Timestamp) -> RuleReportLine<'_> {
         let not_enforced = self.not_enforced.iter();
-        Line {
+        RuleReportLine {
             kind: "rule",
             rule: rule.to_string(),
             mode: self.mode,

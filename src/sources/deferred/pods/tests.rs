@@ -2,7 +2,7 @@ use std::fs;
 
 use super::*;
 use crate::model::{
-    ContainerRuntime, EngineKind, EngineProcess, Moment, ProcessId, Requested, RestartLimits,
+    ContainerRuntime, EngineKind, EngineProcess, Moment, OnRequest, ProcessId, RestartLimits,
     RestartMatch, StartNeed,
 };
 
@@ -104,10 +104,10 @@ fn a_stopped_pod_is_the_kubelets_request_unless_memory_ended_it() {
         stopped_with_pod(&mut end);
         end.requested
     };
-    assert_eq!(of(Some(143), false), Requested::Yes);
-    assert_eq!(of(Some(137), false), Requested::Yes);
-    assert_eq!(of(Some(137), true), Requested::Unknown);
-    assert_eq!(of(Some(1), false), Requested::Unknown);
+    assert_eq!(of(Some(143), false), OnRequest::Yes);
+    assert_eq!(of(Some(137), false), OnRequest::Yes);
+    assert_eq!(of(Some(137), true), OnRequest::Unknown);
+    assert_eq!(of(Some(1), false), OnRequest::Unknown);
 }
 
 #[test]

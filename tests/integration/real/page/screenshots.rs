@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 use umawarden::access::{AccessControl, AccessFiles};
 use umawarden::config::rules::parse_rules;
 use umawarden::config::shipped::shipped_rules;
-use umawarden::exports::{Limits, NodeNames};
+use umawarden::exports::{ClientLimits, NodeNames};
 use umawarden::model::{
-    DecisionId, EnginePhase, Happened, HappenedKind, HappenedLevel, Mode, Moment, Reading,
+    DecisionId, EnginePhase, Mode, Moment, Reading, RecentEvent, RecentEventKind, RecentEventLevel,
     SeriesKey,
 };
 use umawarden::policy::Policy;
 use umawarden::policy::memory_ring::{MemoryFeed, STEP_SECONDS};
 use umawarden::policy::status::{EngineStatus, Status};
-use umawarden::recording::{Entry, SegmentReader};
+use umawarden::recording::{RecordingEntry, SegmentReader};
 
 use super::Browser;
 use crate::exports::page::engine;
@@ -120,11 +120,11 @@ fn loading(mut status: Status, first: Moment) -> Status {
 }
 
 /// What happened to the engine before the recording.
-fn ended(first: Moment) -> Happened {
-    Happened {
+fn ended(first: Moment) -> RecentEvent {
+    RecentEvent {
         at: before(first, ENDED).utc,
-        kind: HappenedKind::Event,
-        level: HappenedLevel::Warning,
+        kind: RecentEventKind::Event,
+        level: RecentEventLevel::Warning,
         text: format!("{ENGINE}: serving → gone: its processes have ended"),
         id: None,
         rule: None,
@@ -144,10 +144,10 @@ fn replay(server: &Server) {
     let mut last: Option<Moment> = None;
     while let Some(entry) = reader.next_entry().unwrap() {
         match entry {
-            Entry::Begin(begin) => {
+            RecordingEntry::Begin(begin) => {
                 policy = Some(Policy::new(begin.at, Mode::Observe, &rules, DecisionId(1)));
             }
-            Entry::Step(step) => {
+            RecordingEntry::Step(step) => {
                 let policy = policy.as_mut().unwrap();
                 policy.step(step.at, &step.seen);
                 last = Some(step.at);
@@ -183,7 +183,7 @@ fn start() -> Server {
     let access = AccessControl::open(AccessFiles::default(), || moment(100)).unwrap();
     // A virtual machine, whose model is of no interest.
     let node = NodeNames { name: "node-1".into(), model: None };
-    start_at(node, uptime, access, Limits::default(), no_queries())
+    start_at(node, uptime, access, ClientLimits::default(), no_queries())
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use serde_json::Value;
 use umawarden::model::{Observation, Role};
-use umawarden::recording::{Entry, SegmentReader, segment_files};
+use umawarden::recording::{RecordingEntry, SegmentReader, segment_files};
 
 use super::{Poster, alert, node, post, turns};
 use crate::access::{Files, TLS, bearer, program, tls_client, token};
@@ -177,7 +177,7 @@ fn alerts_of_steps(node: &Node) -> Vec<usize> {
     for path in segment_files(&node.storage().join("recording")) {
         let mut reader = SegmentReader::open(BufReader::new(File::open(path).unwrap())).unwrap();
         while let Some(entry) = reader.next_entry().unwrap() {
-            let Entry::Step(step) = entry else { continue };
+            let RecordingEntry::Step(step) = entry else { continue };
             let of = |seen: &Observation| match seen {
                 Observation::ReceivedAlerts(post) => Some(post.alerts.len()),
                 _ => None,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use umawarden::model::{EndedWorkload, Moment, Observation, Requested, WorkloadLog};
+use umawarden::model::{EndedWorkload, Moment, Observation, OnRequest, WorkloadLog};
 use umawarden::sources::deferred::{DeferredSetup, DeferredWatch};
 use umawarden::supervisors::systemd::Bus;
 
@@ -73,7 +73,7 @@ impl World {
         assert_eq!(reports.len(), 1, "the other one is not tracked: {reports:#?}");
         let reports = reports.remove(0);
         assert_eq!(*reports.target.id, *id("llm"));
-        assert_eq!((reports.end.exit_code, reports.end.requested), (Some(1), Requested::No));
+        assert_eq!((reports.end.exit_code, reports.end.requested), (Some(1), OnRequest::No));
         assert!(reports.end.lived.is_some() && reports.end.utc.is_some());
         reports
     }

@@ -8,7 +8,7 @@ use umawarden::model::{
     Action, DecisionId, DecisionRecord, Mode, OperatorOrder, Outcome, OutcomeResult, RuleId,
     RuleSelector, Target,
 };
-use umawarden::policy::Answer;
+use umawarden::policy::CommandResult;
 
 use super::{Clock, Violation, broken};
 
@@ -95,7 +95,7 @@ impl People {
     }
 
     /// An order that was not refused is in force.
-    pub fn answered(&mut self, clock: &Clock, answers: &[Answer]) {
+    pub fn answered(&mut self, clock: &Clock, answers: &[CommandResult]) {
         for answer in answers.iter().filter(|answer| answer.refused.is_none()) {
             match &answer.command.order {
                 OperatorOrder::Silence { id, rules, until } => {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use umawarden::model::{
-    EventKind, Moment, Observation, Past, ProgramEvent, ReceivedAlert, ReceivedStatus, ReceivedTurn,
+    EarlierRuns, EventKind, Moment, Observation, ProgramEvent, ReceivedAlert, ReceivedStatus,
+    ReceivedTurn,
 };
 use umawarden::policy::Step;
 use umawarden::policy::status::Status;
@@ -130,7 +131,7 @@ impl Received {
         self.known.insert(Arc::clone(&alert.fingerprint), known);
     }
 
-    fn remember(&mut self, at: Moment, past: &Past) {
+    fn remember(&mut self, at: Moment, past: &EarlierRuns) {
         self.awaits_past = false;
         for stored in &past.received {
             let ago = stored.utc.map(|utc| at.utc.duration_since(utc));

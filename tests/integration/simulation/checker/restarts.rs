@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use umawarden::model::{
     Action, AimCheck, DecisionId, DecisionRecord, DeferredRestart, EnginePhase, EngineReadings,
-    EngineSeen, EngineTarget, EventKind, HealthResponse, Mode, Observation, Outcome, OutcomeResult,
-    ProcessId, ProgramEvent, Reading, Requested, RestartReadings, Source, Supervisor, Target,
+    EngineSeen, EngineTarget, EventKind, HealthResponse, Mode, Observation, OnRequest, Outcome,
+    OutcomeResult, ProcessId, ProgramEvent, Reading, RestartReadings, Source, Supervisor, Target,
     WorkloadHealth, WorkloadState,
 };
 use umawarden::policy::Step;
@@ -332,7 +332,7 @@ impl Checker {
             let what = format!("it is {:?}: {decision:?}", deferred.seen.state);
             return broken("never two starts without an end in between", what);
         };
-        if end.requested == Requested::Yes || end.mark != *mark {
+        if end.requested == OnRequest::Yes || end.mark != *mark {
             return broken("a requested stop is final", format!("{end:?}: {decision:?}"));
         }
         let mode = deferred.seen.mode.unwrap_or(self.mode);

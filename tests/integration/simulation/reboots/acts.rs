@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use umawarden::journal::Entry;
+use umawarden::journal::JournalEntry;
 use umawarden::model::{
     Action, DecisionRecord, Outcome, OutcomeResult, RebootAct, RebootMeans, RebootOrder,
 };
@@ -14,7 +14,7 @@ impl Node {
         let Some(act) = decision.action.reboot().cloned() else {
             return self.remedy(&decision);
         };
-        self.disk.record(&Entry::Decision(decision.clone()));
+        self.disk.record(&JournalEntry::Decision(decision.clone()));
         if let Err(why) = self.disk.intent(&decision) {
             self.report(&decision, OutcomeResult::NotDone(why));
             return Ok(());

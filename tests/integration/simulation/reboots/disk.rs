@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use umawarden::journal::{BootLasted, Entry, RebootRow};
+use umawarden::journal::{BootDuration, JournalEntry, RebootRow};
 use umawarden::model::DecisionRecord;
 
 /// The disk: written entries survive, pending ones may not.
 #[derive(Default)]
 pub struct Disk {
     pub rows: Vec<RebootRow>,
-    pub boots: Vec<BootLasted>,
+    pub boots: Vec<BootDuration>,
     pub on_its_way: Vec<RebootRow>,
     pub is_broken: bool,
 }
@@ -20,11 +20,11 @@ impl Disk {
         let uptime_ms = i64::try_from(uptime.as_millis()).unwrap();
         match self.boots.iter_mut().find(|boot| boot.boot_id == *boot_id) {
             Some(boot) => boot.uptime_ms = boot.uptime_ms.max(uptime_ms),
-            None => self.boots.push(BootLasted { boot_id: Arc::clone(boot_id), uptime_ms }),
+            None => self.boots.push(BootDuration { boot_id: Arc::clone(boot_id), uptime_ms }),
         }
     }
 
-    pub fn record(&mut self, entry: &Entry) {
+    pub fn record(&mut self, entry: &JournalEntry) {
         self.on_its_way.extend(RebootRow::of(entry));
     }
 

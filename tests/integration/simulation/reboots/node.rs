@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use umawarden::journal::{Entry, past_reboots};
+use umawarden::journal::{JournalEntry, past_reboots};
 use umawarden::model::{
-    DecisionId, Mode, Moment, Observation, Outcome, Past, PastReboots, Schema, SeriesKey,
+    DecisionId, EarlierRuns, Mode, Moment, Observation, Outcome, PastReboots, Schema, SeriesKey,
 };
 use umawarden::policy::Policy;
 
@@ -144,7 +144,7 @@ impl Node {
     }
 
     /// The past in the journal for a process that has just started, if it can be read.
-    fn past(&mut self) -> Option<Past> {
+    fn past(&mut self) -> Option<EarlierRuns> {
         if self.disk.is_broken {
             return None;
         }
@@ -153,10 +153,10 @@ impl Node {
             true => PastReboots::default(),
             false => past_reboots(&self.disk.rows, &self.disk.boots, &self.boot.id),
         };
-        Some(Past {
+        Some(EarlierRuns {
             reboots,
             unaccounted_baselines: [("host".into(), 1 << 30)].into(),
-            ..Past::default()
+            ..EarlierRuns::default()
         })
     }
 
@@ -253,7 +253,7 @@ impl Node {
         }
         for event in step.events {
             let boot_id = Arc::clone(&self.boot.id);
-            self.disk.record(&Entry::Event { boot_id, event });
+            self.disk.record(&JournalEntry::Event { boot_id, event });
         }
         for decision in step.decisions {
             self.next_decision = self.next_decision.max(decision.id.0 + 1);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use umawarden::journal::{Entry, RebootRow};
+use umawarden::journal::{JournalEntry, RebootRow};
 use umawarden::model::{
     EngineKind, EngineProcess, EngineReadings, EngineSeen, GpuDriver, GpuPicture, GpuReadings,
     Holder, HolderReadings, LoggedIn, LoggedInReadings, Moment, Observation, OperatorCommand,
@@ -44,7 +44,7 @@ impl Node {
         let pause = Pause { author: "bob".to_owned(), comment: String::new(), since: None };
         seen.push(Observation::Pause(self.is_paused.then_some(pause)));
         for outcome in self.outcomes.drain(..) {
-            self.disk.on_its_way.extend(RebootRow::of(&Entry::Outcome(outcome.clone())));
+            self.disk.on_its_way.extend(RebootRow::of(&JournalEntry::Outcome(outcome.clone())));
             seen.push(Observation::Outcome(outcome));
         }
         seen.extend(self.order(at).map(Observation::Operator));
@@ -104,7 +104,7 @@ impl Node {
         };
         let (author, comment) = ("carol".to_owned(), "because".to_owned());
         let command = OperatorCommand { at, author, comment, order };
-        self.disk.record(&Entry::Operator(command.clone()));
+        self.disk.record(&JournalEntry::Operator(command.clone()));
         self.disk.flush();
         Some(command)
     }

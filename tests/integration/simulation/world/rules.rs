@@ -1,7 +1,7 @@
 //! The rules in force, and changes of them.
 
 use umawarden::config::guard_rails::default_guard_rails;
-use umawarden::journal::Entry;
+use umawarden::journal::JournalEntry;
 use umawarden::model::Mode;
 
 use super::World;
@@ -59,7 +59,7 @@ impl World {
         self.checker.reload(&clock, loaded.mode, &loaded.rules, &ended)?;
         self.checker.among(loaded.cluster(), loaded.forget_after());
         for change in ended {
-            self.kept.record(self.now, Entry::Alert(change));
+            self.kept.record(self.now, JournalEntry::Alert(change));
         }
         self.step()
     }

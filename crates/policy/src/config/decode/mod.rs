@@ -9,7 +9,7 @@ use promql_rules::did_you_mean;
 
 use super::measure::duration_within;
 use super::mistake::{Mistake, SourceText};
-use super::yaml::{Content, Node};
+use super::yaml::{Content, YamlNode};
 
 #[cfg(test)]
 mod tests;
@@ -38,18 +38,18 @@ impl<'s> Findings<'s> {
     }
 
     /// Adds a mistake at a range of the file. The caller may add a hint.
-    pub fn add(&mut self, span: Range<usize>, message: impl Into<String>) -> Noted<'_> {
+    pub fn add(&mut self, span: Range<usize>, message: impl Into<String>) -> AddedMistake<'_> {
         let message = message.into();
         if self.known.contains(&(span.start, message.clone())) {
-            return Noted(None);
+            return AddedMistake(None);
         }
         if self.is_full() {
             self.more = true;
-            return Noted(None);
+            return AddedMistake(None);
         }
         self.known.insert((span.start, message.clone()));
         self.mistakes.push(self.source.mistake(span, message));
-        Noted(self.mistakes.last_mut())
+        AddedMistake(self.mistakes.last_mut())
     }
 
     /// Adds a prepared mistake.
@@ -87,9 +87,9 @@ impl<'s> Findings<'s> {
 }
 
 /// A mistake that was added.
-pub struct Noted<'m>(Option<&'m mut Mistake>);
+pub struct AddedMistake<'m>(Option<&'m mut Mistake>);
 
-impl Noted<'_> {
+impl AddedMistake<'_> {
     /// Adds the advice.
     pub fn hint(self, hint: impl Into<String>) {
         if let Some(mistake) = self.0 {
@@ -107,14 +107,14 @@ pub type Advice = (&'static [&'static str], &'static str);
 /// A mapping whose keys have been checked.
 pub struct Table<'n> {
     /// The mapping itself.
-    pub node: &'n Node,
-    entries: Vec<(&'n str, &'n Node, &'n Node)>,
+    pub node: &'n YamlNode,
+    entries: Vec<(&'n str, &'n YamlNode, &'n YamlNode)>,
 }
 
 impl<'n> Table<'n> {
     /// The mapping `node`, with duplicate and unknown keys noted. `what` names it for people.
     pub fn read(
-        node: &'n Node,
+        node: &'n YamlNode,
         what: &str,
         known: &[&str],
         findings: &mut Findings<'_>,
@@ -124,7 +124,7 @@ impl<'n> Table<'n> {
 
     /// The same with advice for keys that people are known to write there.
     pub fn read_advised(
-        node: &'n Node,
+        node: &'n YamlNode,
         what: &str,
         known: &[&str],
         advice: &[Advice],
@@ -152,7 +152,7 @@ impl<'n> Table<'n> {
     }
 
     /// The value of a key; a key without a value is as good as none.
-    pub fn get(&self, key: &str) -> Option<&'n Node> {
+    pub fn get(&self, key: &str) -> Option<&'n YamlNode> {
         let found = self.entries.iter().find(|(name, ..)| *name == key).map(|(.., value)| *value);
         found.filter(|value| !matches!(value.content, Content::Null))
     }
@@ -162,7 +162,7 @@ impl<'n> Table<'n> {
         &self,
         key: &str,
         default: T,
-        read: impl FnOnce(&'n Node, &mut Findings<'_>) -> Option<T>,
+        read: impl FnOnce(&'n YamlNode, &mut Findings<'_>) -> Option<T>,
         findings: &mut Findings<'_>,
     ) -> Option<T> {
         self.get(key).map_or(Some(default), |node| read(node, findings))
@@ -172,7 +172,7 @@ impl<'n> Table<'n> {
     pub fn read_optional<T>(
         &self,
         key: &str,
-        read: impl FnOnce(&'n Node, &mut Findings<'_>) -> Option<T>,
+        read: impl FnOnce(&'n YamlNode, &mut Findings<'_>) -> Option<T>,
         findings: &mut Findings<'_>,
     ) -> Option<Option<T>> {
         self.read_or(key, None, |node, findings| read(node, findings).map(Some), findings)
@@ -233,7 +233,7 @@ impl<'n> Table<'n> {
     }
 
     /// The node of a key, with a value or without.
-    pub fn key(&self, key: &str) -> Option<&'n Node> {
+    pub fn key(&self, key: &str) -> Option<&'n YamlNode> {
         self.entries.iter().find(|(name, ..)| *name == key).map(|(_, at, _)| *at)
     }
 
@@ -245,15 +245,15 @@ impl<'n> Table<'n> {
 
 /// Keys with their nodes and values. Duplicates are reported and left out.
 pub fn pairs<'n>(
-    node: &'n Node,
+    node: &'n YamlNode,
     what: &str,
     findings: &mut Findings<'_>,
-) -> Option<Vec<(&'n str, &'n Node, &'n Node)>> {
+) -> Option<Vec<(&'n str, &'n YamlNode, &'n YamlNode)>> {
     let Content::Map(written) = &node.content else {
         wrong_kind(node, what, MAPPING, findings);
         return None;
     };
-    let mut entries: Vec<(&str, &Node, &Node)> = Vec::with_capacity(written.len());
+    let mut entries: Vec<(&str, &YamlNode, &YamlNode)> = Vec::with_capacity(written.len());
     let mut seen = BTreeSet::new();
     for (key, value) in written {
         match key.text() {
@@ -275,17 +275,17 @@ pub fn pairs<'n>(
 
 /// Notes that a value is of the wrong kind.
 pub fn wrong_kind<'f>(
-    node: &Node,
+    node: &YamlNode,
     what: &str,
     wanted: &str,
     findings: &'f mut Findings<'_>,
-) -> Noted<'f> {
+) -> AddedMistake<'f> {
     let message = format!("{what} must be {wanted}, but this is {}", node.kind());
     findings.add(first_token(node), message)
 }
 
 /// A block collection is shown by its first part.
-fn first_token(node: &Node) -> Range<usize> {
+fn first_token(node: &YamlNode) -> Range<usize> {
     match &node.content {
         Content::Map(pairs) => pairs.first().map_or(node.span.clone(), |(key, _)| key.span.clone()),
         _ => node.span.clone(),
@@ -293,7 +293,7 @@ fn first_token(node: &Node) -> Range<usize> {
 }
 
 /// Text, as written.
-pub fn text<'n>(node: &'n Node, what: &str, findings: &mut Findings<'_>) -> Option<&'n str> {
+pub fn text<'n>(node: &'n YamlNode, what: &str, findings: &mut Findings<'_>) -> Option<&'n str> {
     let text = node.text();
     if text.is_none() {
         wrong_kind(node, what, "text", findings);
@@ -303,7 +303,7 @@ pub fn text<'n>(node: &'n Node, what: &str, findings: &mut Findings<'_>) -> Opti
 
 /// A value that `read` understands; its error is noted at the value.
 pub fn value<T>(
-    node: &Node,
+    node: &YamlNode,
     what: &str,
     read: impl FnOnce(&str) -> Result<T, String>,
     findings: &mut Findings<'_>,
@@ -319,12 +319,12 @@ pub fn value<T>(
 }
 
 /// A duration as Prometheus writes it.
-pub fn duration(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<Duration> {
+pub fn duration(node: &YamlNode, what: &str, findings: &mut Findings<'_>) -> Option<Duration> {
     value(node, what, super::measure::duration, findings)
 }
 
 /// true or false.
-pub fn boolean(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<bool> {
+pub fn boolean(node: &YamlNode, what: &str, findings: &mut Findings<'_>) -> Option<bool> {
     let read = |text: &str| match text.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" => Ok(true),
         "false" | "no" | "off" => Ok(false),
@@ -335,7 +335,7 @@ pub fn boolean(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<b
 
 /// One of some names.
 pub fn choice<T: Copy>(
-    node: &Node,
+    node: &YamlNode,
     what: &str,
     choices: &[(&str, T)],
     findings: &mut Findings<'_>,
@@ -353,10 +353,10 @@ pub fn choice<T: Copy>(
 
 /// The entries of a list; nothing at all is an empty list.
 pub fn list<'n>(
-    node: &'n Node,
+    node: &'n YamlNode,
     what: &str,
     findings: &mut Findings<'_>,
-) -> Option<&'n [Arc<Node>]> {
+) -> Option<&'n [Arc<YamlNode>]> {
     match &node.content {
         Content::List(entries) => Some(entries),
         Content::Null => Some(&[]),
@@ -369,9 +369,9 @@ pub fn list<'n>(
 
 /// Reads every entry, so that each one's mistakes are found; `None` if any had one.
 pub fn each<'s, T>(
-    entries: &[Arc<Node>],
+    entries: &[Arc<YamlNode>],
     findings: &mut Findings<'s>,
-    mut read: impl FnMut(&Node, &mut Findings<'s>) -> Option<T>,
+    mut read: impl FnMut(&YamlNode, &mut Findings<'s>) -> Option<T>,
 ) -> Option<Vec<T>> {
     let mut found = Some(Vec::with_capacity(entries.len()));
     for entry in entries {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::yaml;
 
-fn decode(text: &str, read: impl FnOnce(&Node, &mut Findings<'_>)) -> Vec<Mistake> {
+fn decode(text: &str, read: impl FnOnce(&YamlNode, &mut Findings<'_>)) -> Vec<Mistake> {
     let source = SourceText::new("f.yaml", text);
     let root = yaml::parse(&source).expect("valid YAML");
     let mut findings = Findings::new(&source);
@@ -17,7 +17,7 @@ fn messages(mistakes: &[Mistake]) -> Vec<String> {
 fn all_mistakes_of_a_mapping_are_found_in_file_order() {
     let found = decode("expr: 1\nlables: 2\nexpr: 3\n<<: 4\n[a]: 5\n", |root, findings| {
         let table = Table::read(root, "a rule", &["expr", "labels"], findings).expect("a map");
-        assert_eq!(table.get("expr").and_then(Node::text), Some("1"));
+        assert_eq!(table.get("expr").and_then(YamlNode::text), Some("1"));
     });
     assert_eq!(
         messages(&found),

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::mistake::SourceText;
-use super::yaml::{self, Content, Node};
+use super::yaml::{self, Content, YamlNode};
 use crate::model::{Grade, Mode};
 
 /// What is changed.
@@ -62,7 +62,7 @@ impl Changes {
     /// # Errors
     /// The file is written in a way that cannot be changed without a risk.
     pub fn apply(&self, source: &SourceText) -> Result<String, Unchangeable> {
-        let mut expected = Plain::read(source)?;
+        let mut expected = PlainValue::read(source)?;
         let mut changed = source.clone();
         for grade in &self.grades {
             changed.text = add_grade(&changed, *grade)?;
@@ -72,7 +72,7 @@ impl Changes {
             changed.text = set_mode(&changed, rule, *mode)?;
             expected.set_mode(rule, *mode)?;
         }
-        match Plain::read(&changed)?.sorted() == expected.sorted() {
+        match PlainValue::read(&changed)?.sorted() == expected.sorted() {
             true => Ok(changed.text),
             false => Err(Unchangeable::new("an alias or an unusual layout is in the way")),
         }
@@ -81,21 +81,21 @@ impl Changes {
 
 /// A document without places and layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Plain {
+enum PlainValue {
     Null,
     Text(String),
     List(Vec<Self>),
     Map(Vec<(String, Self)>),
 }
 
-impl Plain {
+impl PlainValue {
     fn read(source: &SourceText) -> Result<Self, Unchangeable> {
         let root = yaml::parse(source)
             .map_err(|mistake| Unchangeable(format!("it is not valid: {}", mistake.line_text())))?;
         Self::of(&root)
     }
 
-    fn of(node: &Node) -> Result<Self, Unchangeable> {
+    fn of(node: &YamlNode) -> Result<Self, Unchangeable> {
         Ok(match &node.content {
             Content::Null => Self::Null,
             Content::Scalar(scalar) => Self::Text(scalar.text.clone()),
@@ -103,7 +103,7 @@ impl Plain {
                 Self::List(entries.iter().map(|entry| Self::of(entry)).collect::<Result<_, _>>()?)
             }
             Content::Map(pairs) => {
-                let pair = |(key, value): &(Arc<Node>, Arc<Node>)| {
+                let pair = |(key, value): &(Arc<YamlNode>, Arc<YamlNode>)| {
                     let key = key.text().ok_or_else(|| Unchangeable::new("a key is no text"))?;
                     Ok((key.to_owned(), Self::of(value)?))
                 };
@@ -196,8 +196,8 @@ fn set_mode(source: &SourceText, rule: &str, mode: Mode) -> Result<String, Uncha
 /// Sets the mode in the entry of a rule.
 fn set_in(
     source: &SourceText,
-    key: &Node,
-    value: &Node,
+    key: &YamlNode,
+    value: &YamlNode,
     mode: Mode,
 ) -> Result<String, Unchangeable> {
     let entry = format!("mode: {}", mode.name());
@@ -243,8 +243,8 @@ fn add_grade(source: &SourceText, grade: Grade) -> Result<String, Unchangeable> 
 /// Adds an entry behind the last one of a mapping.
 fn insert(
     source: &SourceText,
-    map: &Node,
-    pairs: &[(Arc<Node>, Arc<Node>)],
+    map: &YamlNode,
+    pairs: &[(Arc<YamlNode>, Arc<YamlNode>)],
     entry: &str,
 ) -> Result<String, Unchangeable> {
     if is_flow(source, map) {
@@ -260,7 +260,7 @@ fn insert(
 /// Adds an entry before the brace or bracket at the end of a collection.
 fn in_braces(
     source: &SourceText,
-    of: &Node,
+    of: &YamlNode,
     is_empty: bool,
     entry: &str,
 ) -> Result<String, Unchangeable> {
@@ -279,8 +279,8 @@ fn in_braces(
 /// Adds an entry in the line below a key without a value.
 fn below(
     source: &SourceText,
-    key: &Node,
-    value: &Node,
+    key: &YamlNode,
+    value: &YamlNode,
     entry: &str,
 ) -> Result<String, Unchangeable> {
     let unusual = || Unchangeable::new("a key without a value has an unusual layout");
@@ -301,17 +301,20 @@ fn append(source: &SourceText, indent: &str, entry: &str) -> String {
     format!("{kept}{before}{before}{indent}rules:{line_end}{indent}  {entry}{line_end}")
 }
 
-fn parsed(source: &SourceText) -> Result<Arc<Node>, Unchangeable> {
+fn parsed(source: &SourceText) -> Result<Arc<YamlNode>, Unchangeable> {
     yaml::parse(source)
         .map_err(|mistake| Unchangeable(format!("it is not valid: {}", mistake.line_text())))
 }
 
-fn pair<'n>(pairs: &'n [(Arc<Node>, Arc<Node>)], key: &str) -> Option<(&'n Node, &'n Node)> {
+fn pair<'n>(
+    pairs: &'n [(Arc<YamlNode>, Arc<YamlNode>)],
+    key: &str,
+) -> Option<(&'n YamlNode, &'n YamlNode)> {
     let found = pairs.iter().find(|(name, _)| name.text() == Some(key));
     found.map(|(key, value)| (&**key, &**value))
 }
 
-fn is_flow(source: &SourceText, node: &Node) -> bool {
+fn is_flow(source: &SourceText, node: &YamlNode) -> bool {
     source.text.get(node.span.clone()).is_some_and(|text| text.starts_with(['{', '[']))
 }
 
@@ -322,7 +325,7 @@ fn lead(source: &SourceText, at: usize) -> &str {
 }
 
 /// The blanks before a key, if nothing else is before it.
-fn indent(source: &SourceText, key: &Node) -> Option<String> {
+fn indent(source: &SourceText, key: &YamlNode) -> Option<String> {
     let lead = lead(source, key.span.start);
     let lead = lead.strip_prefix('\u{feff}').unwrap_or(lead);
     lead.chars().all(|c| c == ' ').then(|| lead.to_owned())

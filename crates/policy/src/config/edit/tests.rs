@@ -113,9 +113,9 @@ fn what_cannot_be_changed_safely_is_refused() {
 fn odd_names_are_quoted_and_read_back() {
     for name in ["g/A", "a b/C: d", "1/A", "g/\"x\"", "# g/A", "g/ü\u{7}", "{g}/A"] {
         let text = applied("log: {level: info}\n", &[(name, Mode::Enforce)], &[]).unwrap();
-        let read = Plain::read(&SourceText::new("f", text)).unwrap();
-        let Plain::Map(top) = read else { panic!() };
-        let Plain::Map(rules) = &top[1].1 else { panic!() };
+        let read = PlainValue::read(&SourceText::new("f", text)).unwrap();
+        let PlainValue::Map(top) = read else { panic!() };
+        let PlainValue::Map(rules) = &top[1].1 else { panic!() };
         assert_eq!(rules[0].0, name);
     }
 }
@@ -167,10 +167,10 @@ proptest! {
         let source = SourceText::new("f", text.as_str());
         let changes = changes(&[("g/A", Mode::Enforce)], &[]);
         let Ok(new) = changes.apply(&source) else { return Ok(()) };
-        let mut expected = Plain::read(&source).unwrap();
+        let mut expected = PlainValue::read(&source).unwrap();
         expected.set_mode("g/A", Mode::Enforce).unwrap();
         let changed = SourceText::new("f", new.as_str());
-        prop_assert_eq!(Plain::read(&changed).unwrap().sorted(), expected.sorted());
+        prop_assert_eq!(PlainValue::read(&changed).unwrap().sorted(), expected.sorted());
         // Each comment stays.
         prop_assert_eq!(new.matches("# ").count(), text.matches("# ").count());
         // It is read again without a new mistake.

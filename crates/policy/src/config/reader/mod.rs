@@ -33,7 +33,7 @@ const MAX_RULE_FILES: usize = 1_000;
 
 /// Settings and rules, ready to run.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// Flags, file, environment and defaults, merged.
     pub settings: Settings,
     /// The checked rules.
@@ -49,7 +49,7 @@ pub struct Loaded {
 pub enum LoadError {
     /// Files that cannot be read.
     #[error("{}", list(.0))]
-    Unreadable(Vec<Unreadable>),
+    Unreadable(Vec<UnreadablePath>),
     /// Files that were read and have mistakes.
     #[error("the configuration has mistakes\n{0}")]
     Settings(Mistakes),
@@ -58,21 +58,21 @@ pub enum LoadError {
     Rules(Mistakes),
 }
 
-fn list(unreadable: &[Unreadable]) -> String {
+fn list(unreadable: &[UnreadablePath]) -> String {
     unreadable.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// A path that cannot be read, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read {}: {why}", .path.display())]
-pub struct Unreadable {
+pub struct UnreadablePath {
     /// As given.
     pub path: PathBuf,
     /// The reason, and what to do.
     pub why: String,
 }
 
-impl Unreadable {
+impl UnreadablePath {
     fn new(path: &Path, why: impl Into<String>) -> Self {
         Self { path: path.to_owned(), why: why.into() }
     }
@@ -110,12 +110,12 @@ pub fn environment() -> Environment {
 }
 
 /// Settings and rules from flags, files and the environment. Called again at each reload.
-pub fn load(flags: &RunFlags, environment: &Environment) -> Result<Loaded, LoadError> {
+pub fn load(flags: &RunFlags, environment: &Environment) -> Result<LoadedConfig, LoadError> {
     load_under(load_settings(flags, environment)?)
 }
 
 /// The rules that these settings name, with their overrides.
-pub fn load_under(settings: Settings) -> Result<Loaded, LoadError> {
+pub fn load_under(settings: Settings) -> Result<LoadedConfig, LoadError> {
     let (texts, mut remarks) = read_rules(&settings.rules)?;
     let under = settings.guard_rails.clone();
     let mut rules =
@@ -132,7 +132,7 @@ pub fn load_under(settings: Settings) -> Result<Loaded, LoadError> {
     remark_on(&rules, &mut remarks);
     let ladders = broken_ladders(&rules, settings.mode).into_iter();
     remarks.extend(ladders.map(|ladder| format!("{ladder}; {}", ladder.remedy())));
-    Ok(Loaded { settings, rules, texts, remarks })
+    Ok(LoadedConfig { settings, rules, texts, remarks })
 }
 
 /// The settings alone.
@@ -156,7 +156,7 @@ pub fn check_paths(paths: &SystemPaths) -> Result<(), LoadError> {
             Err(error) => error_in_words(&error),
         };
         let why = format!("{wrong}; --path.{key} (path: {{{key}: …}}) is where {usual} is mounted");
-        Some(Unreadable::new(path, why)).filter(|_| path != Path::new(usual))
+        Some(UnreadablePath::new(path, why)).filter(|_| path != Path::new(usual))
     };
     let kmsg = || {
         let path = &paths.kmsg;
@@ -166,10 +166,10 @@ pub fn check_paths(paths: &SystemPaths) -> Result<(), LoadError> {
             Err(error) => error_in_words(&error),
         };
         let why = format!("{wrong}; --path.kmsg (path: {{kmsg: …}}) is a device, a file or a pipe");
-        Some(Unreadable::new(path, why)).filter(|_| path != Path::new("/dev/kmsg"))
+        Some(UnreadablePath::new(path, why)).filter(|_| path != Path::new("/dev/kmsg"))
     };
     let wrong = [folder("procfs", &paths.procfs, "/proc"), folder("sysfs", &paths.sysfs, "/sys")];
-    let wrong: Vec<Unreadable> = wrong.into_iter().chain([kmsg()]).flatten().collect();
+    let wrong: Vec<UnreadablePath> = wrong.into_iter().chain([kmsg()]).flatten().collect();
     if wrong.is_empty() { Ok(()) } else { Err(LoadError::Unreadable(wrong)) }
 }
 
@@ -216,19 +216,19 @@ fn remark_on(rules: &RuleSet, remarks: &mut Vec<String>) {
 }
 
 /// A whole file of at most 1 MiB of UTF-8.
-pub fn read_text(path: &Path) -> Result<SourceText, Unreadable> {
-    let from_io = |error: io::Error| Unreadable::from_io(path, &error);
+pub fn read_text(path: &Path) -> Result<SourceText, UnreadablePath> {
+    let from_io = |error: io::Error| UnreadablePath::from_io(path, &error);
     let found = fs::metadata(path).map_err(from_io)?;
     let kind = found.file_type();
     if kind.is_dir() {
-        return Err(Unreadable::new(path, "it is a folder; a file is needed"));
+        return Err(UnreadablePath::new(path, "it is a folder; a file is needed"));
     }
     if kind.is_fifo() || kind.is_socket() {
         let why = "it is a pipe or a socket; a file is needed, since it is read at each reload";
-        return Err(Unreadable::new(path, why));
+        return Err(UnreadablePath::new(path, why));
     }
     if kind.is_block_device() || kind.is_char_device() && !is_null(&found) {
-        return Err(Unreadable::new(path, "it is a device; a file is needed"));
+        return Err(UnreadablePath::new(path, "it is a device; a file is needed"));
     }
     let mut bytes = Vec::new();
     // A file that has become a pipe reads as empty and does not block.
@@ -237,12 +237,12 @@ pub fn read_text(path: &Path) -> Result<SourceText, Unreadable> {
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(from_io)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         let why = "it is larger than 1 MiB; split it into several files";
-        return Err(Unreadable::new(path, why));
+        return Err(UnreadablePath::new(path, why));
     }
     let text = String::from_utf8(bytes).map_err(|error| {
         let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = good.iter().filter(|byte| **byte == b'\n').count() + 1;
-        Unreadable::new(path, format!("line {line} is not UTF-8; save it as UTF-8"))
+        UnreadablePath::new(path, format!("line {line} is not UTF-8; save it as UTF-8"))
     })?;
     Ok(SourceText::new(path.display().to_string(), text))
 }
@@ -258,7 +258,7 @@ pub struct RuleFiles {
     /// What to read, each once, in the order given; within a folder or glob by name.
     pub files: Vec<RuleEntry>,
     /// Paths that cannot be read.
-    pub unreadable: Vec<Unreadable>,
+    pub unreadable: Vec<UnreadablePath>,
     /// Folders and globs that hold nothing.
     pub empty: Vec<PathBuf>,
 }
@@ -275,14 +275,14 @@ pub fn find_rule_files(source: &RuleSource) -> RuleFiles {
             Ok(meta) if meta.is_dir() => found.add_all(path, in_folder(path)),
             Ok(_) => found.add(entry.clone()),
             Err(_) if is_pattern(path) => found.add_all(path, matching(path)),
-            Err(error) => found.unreadable.push(Unreadable::from_io(path, &error)),
+            Err(error) => found.unreadable.push(UnreadablePath::from_io(path, &error)),
         }
     }
     if found.files.len() > MAX_RULE_FILES {
         let excess = found.files.split_off(MAX_RULE_FILES);
         let why = format!("more than {MAX_RULE_FILES} rule files; is this the right folder?");
         let first = excess.iter().find_map(|entry| match entry {
-            RuleEntry::Path(path) => Some(Unreadable::new(path, why.as_str())),
+            RuleEntry::Path(path) => Some(UnreadablePath::new(path, why.as_str())),
             RuleEntry::Shipped => None,
         });
         found.unreadable.extend(first);
@@ -312,7 +312,7 @@ impl RuleFiles {
         }
     }
 
-    fn add_all(&mut self, given: &Path, files: Result<Vec<PathBuf>, Unreadable>) {
+    fn add_all(&mut self, given: &Path, files: Result<Vec<PathBuf>, UnreadablePath>) {
         match files {
             Ok(files) if files.is_empty() => {
                 self.empty.push(given.to_owned());
@@ -325,7 +325,7 @@ impl RuleFiles {
 
 /// Resolves one entry of a test file's `rule_files` as promtool does. Folders, hidden files and
 /// tests count like other files; a missing file is none.
-pub fn find_as_promtool(path: &Path) -> Result<Vec<PathBuf>, Unreadable> {
+pub fn find_as_promtool(path: &Path) -> Result<Vec<PathBuf>, UnreadablePath> {
     let Some(text) = path.to_str().filter(|_| is_pattern(path)) else {
         return Ok(path.symlink_metadata().map(|_| path.to_owned()).into_iter().collect());
     };
@@ -336,11 +336,11 @@ pub fn find_as_promtool(path: &Path) -> Result<Vec<PathBuf>, Unreadable> {
     let options =
         glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
     let paths = glob::glob_with(&text, options)
-        .map_err(|error| Unreadable::new(path, format!("not a glob: {error}")))?;
+        .map_err(|error| UnreadablePath::new(path, format!("not a glob: {error}")))?;
     let files: Vec<PathBuf> = paths.flatten().take(MAX_RULE_FILES + 1).collect();
     if files.len() > MAX_RULE_FILES {
         let why = format!("more than {MAX_RULE_FILES} rule files; is this the right folder?");
-        return Err(Unreadable::new(path, why));
+        return Err(UnreadablePath::new(path, why));
     }
     Ok(files)
 }
@@ -356,8 +356,8 @@ fn is_pattern(path: &Path) -> bool {
 }
 
 /// Rule files right in a folder, by name; hidden ones are editors' and mounts' own.
-fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Unreadable> {
-    let from_io = |error: io::Error| Unreadable::from_io(folder, &error);
+fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, UnreadablePath> {
+    let from_io = |error: io::Error| UnreadablePath::from_io(folder, &error);
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(from_io)? {
         let path = entry.map_err(from_io)?.path();
@@ -372,7 +372,7 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Unreadable> {
     Ok(files)
 }
 
-fn matching(pattern: &Path) -> Result<Vec<PathBuf>, Unreadable> {
+fn matching(pattern: &Path) -> Result<Vec<PathBuf>, UnreadablePath> {
     let options = glob::MatchOptions {
         require_literal_separator: true,
         require_literal_leading_dot: true,
@@ -381,10 +381,10 @@ fn matching(pattern: &Path) -> Result<Vec<PathBuf>, Unreadable> {
     let text = pattern.to_string_lossy();
     let pattern_names_tests = text.contains("_test");
     let paths = glob::glob_with(&text, options)
-        .map_err(|error| Unreadable::new(pattern, format!("not a glob: {error}")))?;
+        .map_err(|error| UnreadablePath::new(pattern, format!("not a glob: {error}")))?;
     let mut files = Vec::new();
     for path in paths {
-        let path = path.map_err(|error| Unreadable::from_io(error.path(), error.error()))?;
+        let path = path.map_err(|error| UnreadablePath::from_io(error.path(), error.error()))?;
         if !path.is_dir() && (!is_test_file(&path) || pattern_names_tests) {
             files.push(path);
         }

@@ -137,7 +137,7 @@ fn a_configuration_without_rules_has_a_remark() {
 }
 
 /// Loads a configuration with these `rule_files`, beside a file of rules and one called `shipped`.
-fn with_rule_files(entries: &str, rules: &str) -> Result<Loaded, LoadError> {
+fn with_rule_files(entries: &str, rules: &str) -> Result<LoadedConfig, LoadError> {
     let folder = folder();
     write(folder.path().join("my.yaml"), rules).expect("written");
     write(folder.path().join("shipped"), GOOD.replace("name: g", "name: file")).expect("written");
@@ -149,7 +149,7 @@ fn with_rule_files(entries: &str, rules: &str) -> Result<Loaded, LoadError> {
 
 #[test]
 fn the_shipped_rules_are_an_entry_of_rule_files() {
-    let names = |loaded: &Loaded| -> Vec<String> {
+    let names = |loaded: &LoadedConfig| -> Vec<String> {
         loaded.rules.groups.iter().map(|group| group.name.to_string()).collect()
     };
     let shipped = load(&RunFlags::default(), &Environment::default()).expect("loaded");
@@ -171,8 +171,8 @@ fn shipped_rules_that_are_not_loaded_are_named() {
         let off = loaded.rules.shipped_off.iter().map(|rule| (rule.id.to_string(), rule.part));
         off.filter(|(_, part)| part.is_some()).collect::<Vec<_>>()
     };
-    let guard = ("load/CheckpointLoads".to_owned(), Some(crate::model::Part::LoadGuard));
-    let brake = ("brake/MemoryCollapse".to_owned(), Some(crate::model::Part::Brake));
+    let guard = ("load/CheckpointLoads".to_owned(), Some(crate::model::ShippedPart::LoadGuard));
+    let brake = ("brake/MemoryCollapse".to_owned(), Some(crate::model::ShippedPart::Brake));
     assert_eq!(off(GOOD), [brake, guard.clone()]);
     assert_eq!(off(own), [guard], "a rule of that name replaces the shipped one");
 }

@@ -11,7 +11,7 @@ use super::remedy;
 use crate::config::catalogue::{Catalogue, Scoped};
 use crate::config::decode::{self, Advice, Findings, Table};
 use crate::config::measure::written;
-use crate::config::yaml::{Content, Node};
+use crate::config::yaml::{Content, YamlNode};
 use crate::model::{Mode, RuleId};
 use crate::policy::rule::{Query, Rule, RuleScope};
 
@@ -55,14 +55,14 @@ const LONGEST_PAST: Duration = Duration::from_secs(3_600);
 pub(super) type Templates = Vec<(Arc<str>, Template)>;
 
 /// What an alert has from its group.
-pub(super) struct Group<'g> {
+pub(super) struct GroupContext<'g> {
     pub name: &'g Arc<str>,
     pub scope: RuleScope,
     pub labels: &'g Templates,
 }
 
 /// The mapping of one rule.
-pub(super) fn table<'n>(node: &'n Node, findings: &mut Findings<'_>) -> Option<Table<'n>> {
+pub(super) fn table<'n>(node: &'n YamlNode, findings: &mut Findings<'_>) -> Option<Table<'n>> {
     let table = Table::read_advised(node, "a rule", &KEYS, &ADVICE, findings)?;
     if let Some(record) = table.key("record") {
         findings.add(record.span.clone(), "recording rules are not supported").hint(
@@ -77,7 +77,7 @@ pub(super) fn table<'n>(node: &'n Node, findings: &mut Findings<'_>) -> Option<T
 /// Reads one alert; every part is read even if another is wrong.
 pub(super) fn read(
     table: &Table<'_>,
-    group: &Group<'_>,
+    group: &GroupContext<'_>,
     findings: &mut Findings<'_>,
 ) -> Option<Rule> {
     let alert = required(table, "alert", findings)
@@ -123,7 +123,7 @@ fn merge(group: &Templates, own: Templates) -> Templates {
     merged.into_iter().collect()
 }
 
-fn required<'n>(table: &Table<'n>, key: &str, findings: &mut Findings<'_>) -> Option<&'n Node> {
+fn required<'n>(table: &Table<'n>, key: &str, findings: &mut Findings<'_>) -> Option<&'n YamlNode> {
     let found = table.get(key);
     if found.is_none() {
         let place = table.key(key).map_or_else(|| table.span(), |key| key.span.clone());
@@ -148,7 +148,7 @@ fn reads_too_far_back(expr: &Expr) -> bool {
 
 /// An expression, parsed and checked against what this build exports.
 pub(super) fn query(
-    node: &Node,
+    node: &YamlNode,
     what: &str,
     scope: RuleScope,
     findings: &mut Findings<'_>,
@@ -186,7 +186,7 @@ pub(super) fn query(
 
 /// Labels or annotations: names and templates.
 pub(super) fn templates(
-    node: Option<&Node>,
+    node: Option<&YamlNode>,
     what: &str,
     findings: &mut Findings<'_>,
 ) -> Option<Templates> {
@@ -208,7 +208,7 @@ pub(super) fn templates(
     fine.then(|| templates.into_iter().collect())
 }
 
-fn check_name(name: &str, key: &Node, what: &str, findings: &mut Findings<'_>) -> bool {
+fn check_name(name: &str, key: &YamlNode, what: &str, findings: &mut Findings<'_>) -> bool {
     if !is_label_name(name) || name == "__name__" {
         findings
             .add(key.span.clone(), format!("\"{name}\" cannot be a name in {what}"))
@@ -225,7 +225,11 @@ fn check_name(name: &str, key: &Node, what: &str, findings: &mut Findings<'_>) -
 }
 
 /// A template's text is checked here and rendered when its alert fires.
-pub(super) fn template(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<Template> {
+pub(super) fn template(
+    node: &YamlNode,
+    what: &str,
+    findings: &mut Findings<'_>,
+) -> Option<Template> {
     // In YAML an empty value is nothing; as a label it is the empty text, which removes the label.
     let text = match node.content {
         Content::Null => "",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use promql_rules::{EvalTime, Evaluated, Value};
 
-use super::machines::{Machine, machines, metrics};
+use super::machines::{MachineSample, machines, metrics};
 use crate::model::measured_bytes_text;
 use crate::policy::rule::{Rule, RuleScope, RuleSet};
 
@@ -24,7 +24,7 @@ pub(super) struct Always {
 
 /// The machines that conditions are tried on.
 pub(super) struct Machines {
-    all: Vec<Machine>,
+    all: Vec<MachineSample>,
     /// The metrics that they have.
     known: BTreeSet<String>,
 }
@@ -64,7 +64,7 @@ impl Machines {
 
     /// Values for people.
     fn range(&self, rule: &Rule, values: &[f64]) -> Option<String> {
-        let Machine { store, at, .. } = self.all.last()?;
+        let MachineSample { store, at, .. } = self.all.last()?;
         let is_bytes = rule.expr.expr.trace(&rule.expr.text, store, *at, true).is_bytes;
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -80,7 +80,7 @@ impl Machines {
 }
 
 /// The values of a condition that is true there.
-fn values(rule: &Rule, machine: &Machine, at: EvalTime) -> Option<Vec<f64>> {
+fn values(rule: &Rule, machine: &MachineSample, at: EvalTime) -> Option<Vec<f64>> {
     let at = EvalTime { timeline_ms: machine.at.timeline_ms, ..at };
     match rule.expr.expr.evaluate(&machine.store, at).ok()? {
         Evaluated::Known(Value::Scalar(value)) => Some(vec![value]),

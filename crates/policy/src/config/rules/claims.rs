@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::rails::{Kind, NameUse};
+use super::rails::{NameUse, ReferenceKind};
 use crate::config::decode::{Findings, Table};
 use crate::policy::rule::{Rule, RuleGroup};
 
@@ -46,7 +46,7 @@ pub(super) fn refuse_acting(
         return None;
     }
     let of_rules = read.into_iter().filter(|metric| RULE_SERIES.contains(&&**metric));
-    let used = |metric| NameUse { kind: Kind::Series, name: metric, span: span.clone() };
+    let used = |metric| NameUse { kind: ReferenceKind::Series, name: metric, span: span.clone() };
     Some(of_rules.map(used).collect())
 }
 

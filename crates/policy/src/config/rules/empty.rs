@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::evict::{engine, engine_of_alert};
 use super::remedy::is_empty;
 use crate::config::decode::{self, Findings, Table};
-use crate::config::yaml::Node;
+use crate::config::yaml::YamlNode;
 use crate::engines::ENGINES;
 use crate::model::CachePermission;
 use crate::policy::rule::RemedyStep;
@@ -20,7 +20,7 @@ const NEVER: (&[&str], &str) = (
 );
 
 /// Reads `empty_cache`.
-pub(super) fn empty_cache(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+pub(super) fn empty_cache(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if is_empty(node) {
         let (engine, allow) = (engine_of_alert()?, BTreeSet::new());
         return Some(RemedyStep::EmptyCache { engine, allow });
@@ -35,7 +35,7 @@ pub(super) fn empty_cache(node: &Node, findings: &mut Findings<'_>) -> Option<Re
     Some(RemedyStep::EmptyCache { engine: engine?, allow: allow? })
 }
 
-fn permissions(node: &Node, findings: &mut Findings<'_>) -> Option<BTreeSet<CachePermission>> {
+fn permissions(node: &YamlNode, findings: &mut Findings<'_>) -> Option<BTreeSet<CachePermission>> {
     if node.text().is_some() {
         decode::wrong_kind(node, "allow", "a list", findings).hint(EXAMPLE);
         return None;
@@ -45,7 +45,7 @@ fn permissions(node: &Node, findings: &mut Findings<'_>) -> Option<BTreeSet<Cach
     Some(allowed.into_iter().collect())
 }
 
-fn permission(node: &Node, findings: &mut Findings<'_>) -> Option<CachePermission> {
+fn permission(node: &YamlNode, findings: &mut Findings<'_>) -> Option<CachePermission> {
     let written = node.text().unwrap_or_default();
     let mut never = ENGINES.iter().flat_map(|facts| facts.never_called).chain([&NEVER]);
     if let Some((_, why)) = never.find(|(names, _)| names.contains(&written)) {

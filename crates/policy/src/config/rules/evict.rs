@@ -8,7 +8,7 @@ use super::alert::template;
 use super::remedy::is_empty;
 use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::size_bytes;
-use crate::config::yaml::Node;
+use crate::config::yaml::YamlNode;
 use crate::model::Prefetch;
 use crate::policy::rule::RemedyStep;
 
@@ -29,7 +29,7 @@ const SHORTEST_FOR: Duration = Duration::from_secs(1);
 const LONGEST_FOR: Duration = Duration::from_secs(86_400);
 
 /// Reads `evict_checkpoint`.
-pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+pub(super) fn evict_checkpoint(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if is_empty(node) {
         return Some(RemedyStep::EvictCheckpoint {
             engine: engine_of_alert()?,
@@ -67,7 +67,7 @@ pub(super) fn evict_checkpoint(node: &Node, findings: &mut Findings<'_>) -> Opti
 }
 
 /// A name, or a template that gives one from the alert's labels.
-pub(super) fn engine(node: &Node, findings: &mut Findings<'_>) -> Option<Template> {
+pub(super) fn engine(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Template> {
     template(node, "engine", findings)?;
     let text = node.text()?.trim();
     if text.is_empty() {

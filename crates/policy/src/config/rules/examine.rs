@@ -12,7 +12,7 @@ use super::always::{Always, Machines};
 use crate::config::catalogue::{LoadedCatalogue, Scoped};
 use crate::config::decode::Findings;
 use crate::config::mistake::{Mistake, SourceText};
-use crate::config::yaml::{self, Content, Node};
+use crate::config::yaml::{self, Content, YamlNode};
 use crate::model::Mode;
 use crate::policy::rule::{Query, ReclaimFrom, Remedy, RemedyStep, Rule, RuleSet};
 
@@ -55,7 +55,7 @@ pub fn examine(files: &[SourceText], rules: &RuleSet) -> Examined {
                 .hint("write groups: [{name: …, rules: [{alert: …, expr: …}]}], or leave it out");
         }
         for (node, rule) in written {
-            let placed = Placed { rule, node };
+            let placed = LocatedRule { rule, node };
             let facts = one_rule(&placed, &known, &mut findings);
             remarks.extend(always(&placed, &machines, &mut findings));
             acting.extend(Acting::of(placed, facts, all_findings.len()));
@@ -68,40 +68,40 @@ pub fn examine(files: &[SourceText], rules: &RuleSet) -> Examined {
 }
 
 /// The groups of a file, or of the spec of an object.
-pub(super) fn groups_of(root: &Node) -> &[Arc<Node>] {
+pub(super) fn groups_of(root: &YamlNode) -> &[Arc<YamlNode>] {
     entries(value(root, "spec").map_or(root, |spec| spec), "groups")
 }
 
 /// The entries of the list under a key.
-pub(super) fn entries<'n>(node: &'n Node, key: &str) -> &'n [Arc<Node>] {
+pub(super) fn entries<'n>(node: &'n YamlNode, key: &str) -> &'n [Arc<YamlNode>] {
     match value(node, key).map(|node| &node.content) {
         Some(Content::List(entries)) => entries,
         _ => &[],
     }
 }
 
-pub(super) fn value<'n>(node: &'n Node, key: &str) -> Option<&'n Arc<Node>> {
+pub(super) fn value<'n>(node: &'n YamlNode, key: &str) -> Option<&'n Arc<YamlNode>> {
     let Content::Map(pairs) = &node.content else { return None };
     pairs.iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
 }
 
 /// A rule and where it is written.
-struct Placed<'r> {
+struct LocatedRule<'r> {
     rule: &'r Rule,
-    node: Arc<Node>,
+    node: Arc<YamlNode>,
 }
 
-impl Placed<'_> {
-    fn expr(&self) -> &Node {
+impl LocatedRule<'_> {
+    fn expr(&self) -> &YamlNode {
         value(&self.node, "expr").unwrap_or(&self.node)
     }
 
-    fn aim(&self) -> &Node {
+    fn aim(&self) -> &YamlNode {
         let remedy = value(&self.node, "remedy").unwrap_or(&self.node);
         value(remedy, "aim").unwrap_or(remedy)
     }
 
-    fn alert(&self) -> &Node {
+    fn alert(&self) -> &YamlNode {
         value(&self.node, "alert").unwrap_or(&self.node)
     }
 }
@@ -118,7 +118,7 @@ fn aim_of(rule: &Rule) -> Option<&Query> {
 
 /// Finds what is wrong with one rule alone.
 fn one_rule(
-    placed: &Placed<'_>,
+    placed: &LocatedRule<'_>,
     known: &LoadedCatalogue<'_>,
     findings: &mut Findings<'_>,
 ) -> RuleFacts {
@@ -152,7 +152,7 @@ fn one_rule(
 
 /// Finds an aim that a value meets which the alert still has, where both are comparisons of one
 /// expression with numbers.
-fn weak_aim(placed: &Placed<'_>, findings: &mut Findings<'_>) {
+fn weak_aim(placed: &LocatedRule<'_>, findings: &mut Findings<'_>) {
     let rule = placed.rule;
     let Some(aim) = aim_of(rule) else { return };
     let (Some(given), Some(wanted)) = (rule.expr.expr.threshold(), aim.expr.threshold()) else {
@@ -181,7 +181,7 @@ fn weak_aim(placed: &Placed<'_>, findings: &mut Findings<'_>) {
 /// Finds conditions that are true on every machine. Where the remedy acts that cannot be meant; an
 /// alert alone may be there to show that alerts arrive.
 fn always(
-    placed: &Placed<'_>,
+    placed: &LocatedRule<'_>,
     machines: &Machines,
     findings: &mut Findings<'_>,
 ) -> Option<Mistake> {
@@ -212,7 +212,7 @@ const REBOOT_READS: [&str; 3] =
     ["uma_memory_verdict", "uma_kernel_events_total", "uma_gpu_driver_responsive"];
 
 /// Finds rules that reboot for something else than what a reboot is for.
-fn reboots_for(placed: &Placed<'_>, findings: &mut Findings<'_>) {
+fn reboots_for(placed: &LocatedRule<'_>, findings: &mut Findings<'_>) {
     let rule = placed.rule;
     if !rule.remedy.as_ref().is_some_and(Remedy::reboots) {
         return;
@@ -235,10 +235,10 @@ fn reboots_for(placed: &Placed<'_>, findings: &mut Findings<'_>) {
 }
 
 /// Finds labels in texts that nothing which the rule yields has.
-fn texts(placed: &Placed<'_>, known: &ScopedCatalogue<'_>, findings: &mut Findings<'_>) {
+fn texts(placed: &LocatedRule<'_>, known: &ScopedCatalogue<'_>, findings: &mut Findings<'_>) {
     let rule = placed.rule;
     let Some(labels) = rule.expr.expr.labels(known) else { return };
-    let mut check = |what: &str, node: Option<&Arc<Node>>, template: &Template| {
+    let mut check = |what: &str, node: Option<&Arc<YamlNode>>, template: &Template| {
         // A label of the group has no node in the rule.
         let Some(node) = node else { return };
         let is_there = |used: &str| labels.iter().any(|label| **label == *used);
@@ -274,7 +274,7 @@ fn texts(placed: &Placed<'_>, known: &ScopedCatalogue<'_>, findings: &mut Findin
 fn query(
     what: &str,
     query: &Query,
-    node: &Node,
+    node: &YamlNode,
     (known, consequence): (&ScopedCatalogue<'_>, &str),
     findings: &mut Findings<'_>,
 ) {
@@ -302,7 +302,7 @@ fn query(
 
 /// A rule whose remedy touches the node.
 struct Acting<'r> {
-    placed: Placed<'r>,
+    placed: LocatedRule<'r>,
     remedy: &'r Remedy,
     facts: RuleFacts,
     /// Its file, by number.
@@ -312,7 +312,7 @@ struct Acting<'r> {
 impl<'r> Acting<'r> {
     /// Rules that only notify conflict with none. Rules with windows or inhibitions are not
     /// compared.
-    fn of(placed: Placed<'r>, facts: RuleFacts, file: usize) -> Option<Self> {
+    fn of(placed: LocatedRule<'r>, facts: RuleFacts, file: usize) -> Option<Self> {
         let remedy = placed.rule.remedy.as_ref()?;
         let acts = remedy.steps.iter().any(touches) && placed.rule.mode != Some(Mode::Observe);
         let rails = &remedy.rails;

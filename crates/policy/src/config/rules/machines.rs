@@ -30,7 +30,7 @@ const FIRST_UTC_MS: i64 = 1_767_225_600_000;
 
 /// What differs between machines. Sizes are in GiB.
 #[derive(Clone, Copy, Debug)]
-struct Kind {
+struct MachineKind {
     total: f64,
     reserve: f64,
     /// Memory of processes and of the kernel.
@@ -38,17 +38,17 @@ struct Kind {
     has_driver: bool,
 }
 
-const KINDS: [Kind; 5] = [
-    Kind { total: 121.0, reserve: 1.0, others: 6.0, has_driver: true },
-    Kind { total: 480.0, reserve: 2.0, others: 20.0, has_driver: true },
-    Kind { total: 61.0, reserve: 0.3, others: 4.0, has_driver: true },
-    Kind { total: 7.4, reserve: 0.07, others: 1.5, has_driver: true },
-    Kind { total: 24.0, reserve: 0.07, others: 0.5, has_driver: false },
+const KINDS: [MachineKind; 5] = [
+    MachineKind { total: 121.0, reserve: 1.0, others: 6.0, has_driver: true },
+    MachineKind { total: 480.0, reserve: 2.0, others: 20.0, has_driver: true },
+    MachineKind { total: 61.0, reserve: 0.3, others: 4.0, has_driver: true },
+    MachineKind { total: 7.4, reserve: 0.07, others: 1.5, has_driver: true },
+    MachineKind { total: 24.0, reserve: 0.07, others: 0.5, has_driver: false },
 ];
 
 /// What a machine does.
 #[derive(Clone, Copy, Debug)]
-struct Moment {
+struct MachineState {
     phase: Option<EnginePhase>,
     /// Of what others leave, the share of the engine.
     engine: f64,
@@ -60,21 +60,27 @@ struct Moment {
     is_broken: bool,
 }
 
-const IDLE: Moment =
-    Moment { phase: None, engine: 0.0, clean: 1.0, is_busy: false, is_broken: false };
+const IDLE: MachineState =
+    MachineState { phase: None, engine: 0.0, clean: 1.0, is_busy: false, is_broken: false };
 
-const MOMENTS: [Moment; 6] = [
-    Moment { clean: 0.02, ..IDLE },
+const MOMENTS: [MachineState; 6] = [
+    MachineState { clean: 0.02, ..IDLE },
     IDLE,
-    Moment { phase: Some(EnginePhase::Serving), engine: 0.6, clean: 0.9, ..IDLE },
-    Moment { phase: Some(EnginePhase::Serving), engine: 0.97, clean: 0.3, ..IDLE },
-    Moment { phase: Some(EnginePhase::Loading), engine: 0.5, clean: 0.8, is_busy: true, ..IDLE },
-    Moment { is_broken: true, is_busy: true, clean: 0.5, ..IDLE },
+    MachineState { phase: Some(EnginePhase::Serving), engine: 0.6, clean: 0.9, ..IDLE },
+    MachineState { phase: Some(EnginePhase::Serving), engine: 0.97, clean: 0.3, ..IDLE },
+    MachineState {
+        phase: Some(EnginePhase::Loading),
+        engine: 0.5,
+        clean: 0.8,
+        is_busy: true,
+        ..IDLE
+    },
+    MachineState { is_broken: true, is_busy: true, clean: 0.5, ..IDLE },
 ];
 
 /// One machine at one time.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct MachineSample {
     /// Its series.
     pub(super) store: SeriesStore,
     /// The time.
@@ -87,7 +93,7 @@ pub(super) struct Machine {
 type Add<'a> = dyn FnMut(&str, &[(&str, &str)], f64) + 'a;
 
 /// All machines, with the series of these metrics.
-pub(super) fn machines(read: &BTreeSet<Arc<str>>) -> Vec<Machine> {
+pub(super) fn machines(read: &BTreeSet<Arc<str>>) -> Vec<MachineSample> {
     let moments = KINDS.iter().flat_map(|kind| MOMENTS.iter().map(move |moment| (*kind, *moment)));
     (0..).zip(moments).map(|(number, at)| machine(number, at, read)).collect()
 }
@@ -102,7 +108,11 @@ pub(super) fn metrics() -> BTreeSet<String> {
     names
 }
 
-fn machine(number: i64, (kind, moment): (Kind, Moment), read: &BTreeSet<Arc<str>>) -> Machine {
+fn machine(
+    number: i64,
+    (kind, moment): (MachineKind, MachineState),
+    read: &BTreeSet<Arc<str>>,
+) -> MachineSample {
     let mut store = SeriesStore::default();
     read.iter().for_each(|name| store.retain(name, SAMPLES_MS[0].into()));
     for before_ms in SAMPLES_MS {
@@ -117,11 +127,11 @@ fn machine(number: i64, (kind, moment): (Kind, Moment), read: &BTreeSet<Arc<str>
     }
     let utc_ms = FIRST_UTC_MS + number * APART_MS;
     let at = EvalTime { timeline_ms: i64::from(SAMPLES_MS[0]), utc_ms };
-    Machine { store, at, gib: kind.total }
+    MachineSample { store, at, gib: kind.total }
 }
 
 /// All series of a machine, so many seconds before the end.
-fn each_series(kind: Kind, moment: Moment, before: f64, add: &mut Add<'_>) {
+fn each_series(kind: MachineKind, moment: MachineState, before: f64, add: &mut Add<'_>) {
     memory(kind, moment, before, &mut |name, labels, gib| add(name, labels, gib * GIB));
     flags(kind, moment, add);
     let share = if moment.is_busy { 0.25 } else { 0.0 };
@@ -155,8 +165,8 @@ fn closed_labels(metric: &'static Metric) -> Vec<Vec<(&'static str, &'static str
 }
 
 /// Memory of the CPUs, in GiB.
-fn memory(kind: Kind, moment: Moment, before: f64, add: &mut Add<'_>) {
-    let Kind { total, reserve, others, .. } = kind;
+fn memory(kind: MachineKind, moment: MachineState, before: f64, add: &mut Add<'_>) {
+    let MachineKind { total, reserve, others, .. } = kind;
     let low = 1.2 * reserve;
     // A full page cache leaves what the kernel keeps free.
     let rest = total - 1.5 * reserve - others;
@@ -209,7 +219,7 @@ fn memory(kind: Kind, moment: Moment, before: f64, add: &mut Add<'_>) {
 }
 
 /// What is either so or not.
-fn flags(kind: Kind, moment: Moment, add: &mut Add<'_>) {
+fn flags(kind: MachineKind, moment: MachineState, add: &mut Add<'_>) {
     let is_so = |is_so: bool| f64::from(u8::from(is_so));
     let is_well = is_so(!moment.is_broken);
     if kind.has_driver {

@@ -15,10 +15,10 @@ use super::guard_rails::{NamedAlert, default_guard_rails, unknown_window};
 use super::mistake::{Mistake, Mistakes, SourceText};
 use super::settings::limits;
 use super::shipped::is_shipped;
-use super::yaml::{self, Content, Node};
+use super::yaml::{self, Content, YamlNode};
 use crate::policy::guard::{GuardRails, MaintenanceWindow};
 use crate::policy::rule::{Rule, RuleGroup, RuleScope, RuleSet};
-use rails::{Kind, NameUse};
+use rails::{NameUse, ReferenceKind};
 
 mod alert;
 mod always;
@@ -103,7 +103,7 @@ pub fn parse_rules_alone(
     let (groups, uses) = read_all(files, evaluation_interval, None)?;
     let guard_rails = default_guard_rails();
     let rules = RuleSet { groups, guard_rails, ..RuleSet::default() };
-    let windows = uses.iter().filter(|used| used.used.kind == Kind::Window);
+    let windows = uses.iter().filter(|used| used.used.kind == ReferenceKind::Window);
     let unchecked = windows.take(MOST_UNKNOWN_NAMES).map(|used| {
         let NameUse { name, span, .. } = &used.used;
         let message = format!("whether there is a maintenance window \"{name}\" was not checked");
@@ -130,9 +130,9 @@ fn read_all<'f>(
     files: &'f [SourceText],
     evaluation_interval: Duration,
     windows: Option<&[MaintenanceWindow]>,
-) -> Result<(Vec<RuleGroup>, Vec<Use<'f>>), Mistakes> {
+) -> Result<(Vec<RuleGroup>, Vec<RemedyNameUse<'f>>), Mistakes> {
     let mut reader =
-        Reader { evaluation_interval, names: BTreeMap::new(), patterns: 0, uses: Vec::new() };
+        RuleReader { evaluation_interval, names: BTreeMap::new(), patterns: 0, uses: Vec::new() };
     let mut groups = Vec::new();
     let mut mistakes = Vec::new();
     for source in files {
@@ -151,24 +151,24 @@ fn read_all<'f>(
     if mistakes.is_empty() { Ok((groups, reader.uses)) } else { Err(Mistakes(mistakes)) }
 }
 
-struct Reader<'f> {
+struct RuleReader<'f> {
     evaluation_interval: Duration,
     /// Group names so far, each with the file and the byte of its first use.
     names: BTreeMap<String, (&'f SourceText, usize)>,
     /// Regular expressions so far.
     patterns: usize,
     /// Names of alerts and windows in remedies so far.
-    uses: Vec<Use<'f>>,
+    uses: Vec<RemedyNameUse<'f>>,
 }
 
 /// A name in a remedy.
-struct Use<'f> {
+struct RemedyNameUse<'f> {
     source: &'f SourceText,
     alert: Arc<str>,
     used: NameUse,
 }
 
-impl Use<'_> {
+impl RemedyNameUse<'_> {
     /// What is wrong with it, if anything is.
     fn mistake(
         &self,
@@ -176,11 +176,11 @@ impl Use<'_> {
         windows: Option<&[MaintenanceWindow]>,
     ) -> Option<Mistake> {
         let NameUse { kind, name, span } = &self.used;
-        if *kind == Kind::Window {
+        if *kind == ReferenceKind::Window {
             let (message, hint) = unknown_window(name, windows?)?;
             return Some(self.source.mistake(span.clone(), message).hint(hint));
         }
-        if *kind == Kind::Series {
+        if *kind == ReferenceKind::Series {
             let message = claims::acts_on_them(name, groups)?;
             return Some(self.source.mistake(span.clone(), message).hint(claims::FORGED));
         }
@@ -195,8 +195,8 @@ impl Use<'_> {
     }
 }
 
-impl<'f> Reader<'f> {
-    fn file(&mut self, root: &Node, findings: &mut Findings<'f>) -> Vec<RuleGroup> {
+impl<'f> RuleReader<'f> {
+    fn file(&mut self, root: &YamlNode, findings: &mut Findings<'f>) -> Vec<RuleGroup> {
         if matches!(root.content, Content::Null) {
             return Vec::new();
         }
@@ -218,7 +218,7 @@ impl<'f> Reader<'f> {
         read.unwrap_or_default()
     }
 
-    fn group(&mut self, node: &Node, findings: &mut Findings<'f>) -> Option<RuleGroup> {
+    fn group(&mut self, node: &YamlNode, findings: &mut Findings<'f>) -> Option<RuleGroup> {
         let table = Table::read_advised(node, "a group", &GROUP_KEYS, &GROUP_ADVICE, findings)?;
         refuse_unsupported(&table, findings);
         let name = self.group_name(&table, findings);
@@ -228,7 +228,7 @@ impl<'f> Reader<'f> {
         let labels = table.get("labels");
         let labels = alert::templates(labels, "labels", findings).unwrap_or_default();
         let group = name.unwrap_or_else(|| Arc::from(""));
-        let context = alert::Group { name: &group, scope: scope?, labels: &labels };
+        let context = alert::GroupContext { name: &group, scope: scope?, labels: &labels };
         let entries = match table.get("rules") {
             Some(node) => decode::list(node, "rules", findings)?,
             None => &[],
@@ -240,10 +240,18 @@ impl<'f> Reader<'f> {
             let rule = alert::read(&table, &context, findings)?;
             let (source, alert) = (findings.source(), &rule.id.alert);
             let used = rails::uses(&table).into_iter();
-            self.uses.extend(used.map(|used| Use { source, alert: Arc::clone(alert), used }));
+            self.uses.extend(used.map(|used| RemedyNameUse {
+                source,
+                alert: Arc::clone(alert),
+                used,
+            }));
             self.count_patterns(&rule, &table, findings)?;
             let read = claims::refuse_acting(&rule, &table, findings)?.into_iter();
-            self.uses.extend(read.map(|used| Use { source, alert: Arc::clone(alert), used }));
+            self.uses.extend(read.map(|used| RemedyNameUse {
+                source,
+                alert: Arc::clone(alert),
+                used,
+            }));
             Some(rule)
         })?;
         let file = PathBuf::from(&*findings.source().name);
@@ -295,7 +303,7 @@ impl<'f> Reader<'f> {
 }
 
 /// The mapping that holds the groups: the file itself, or the spec of a PrometheusRule.
-fn table_of_groups<'n>(root: &'n Node, findings: &mut Findings<'_>) -> Option<Table<'n>> {
+fn table_of_groups<'n>(root: &'n YamlNode, findings: &mut Findings<'_>) -> Option<Table<'n>> {
     if !is_object(root) {
         return Table::read(root, "a rule file", &FILE_KEYS, findings);
     }
@@ -309,13 +317,13 @@ fn table_of_groups<'n>(root: &'n Node, findings: &mut Findings<'_>) -> Option<Ta
 }
 
 /// Whether a file is an object of the Prometheus operator with rules.
-fn is_object(root: &Node) -> bool {
+fn is_object(root: &YamlNode) -> bool {
     let is = |key: &str, text: &str| value(root, key).and_then(|node| node.text()) == Some(text);
     is("apiVersion", export::API_VERSION) && is("kind", export::KIND)
 }
 
 /// Files of other shapes that people are likely to have, each with what to do.
-fn other_shape(root: &Node) -> Option<(Range<usize>, &'static str)> {
+fn other_shape(root: &YamlNode) -> Option<(Range<usize>, &'static str)> {
     const SHAPE: &str = "write groups: [{name: …, rules: [{alert: …, expr: …}]}]";
     let pairs = match &root.content {
         Content::Map(pairs) => pairs,

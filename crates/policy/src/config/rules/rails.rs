@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::config::decode::{self, Findings, Table};
 use crate::config::guard_rails::{at_most, breaker, named, names};
-use crate::config::yaml::{Content, Node};
+use crate::config::yaml::{Content, YamlNode};
 use crate::policy::guard::{
     AtMost, ByEngine, DEFAULT_APPROVAL_EXPIRES, LONGEST_APPROVAL_EXPIRES, Rails,
 };
@@ -66,7 +66,7 @@ pub(in crate::config) fn read(table: &Table<'_>, findings: &mut Findings<'_>) ->
 }
 
 /// How long people have for their answer, and whether the act goes ahead without one.
-fn approval(node: &Node, findings: &mut Findings<'_>) -> Option<(Option<Duration>, bool)> {
+fn approval(node: &YamlNode, findings: &mut Findings<'_>) -> Option<(Option<Duration>, bool)> {
     if !matches!(node.content, Content::Map(_)) {
         if node.text().is_none() {
             decode::wrong_kind(node, "require_approval", "true or a mapping", findings)
@@ -96,7 +96,7 @@ fn approval(node: &Node, findings: &mut Findings<'_>) -> Option<(Option<Duration
 
 /// What a name in a remedy refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ReferenceKind {
     Window,
     Alert,
     /// A series with the state of rules, which a remedy that acts reads.
@@ -106,7 +106,7 @@ pub(super) enum Kind {
 /// A name in a remedy, to be looked up when everything has been read.
 #[derive(Clone, Debug)]
 pub(super) struct NameUse {
-    pub(super) kind: Kind,
+    pub(super) kind: ReferenceKind,
     pub(super) name: Arc<str>,
     pub(super) span: Range<usize>,
 }
@@ -118,11 +118,12 @@ pub(super) fn uses(rule: &Table<'_>) -> Vec<NameUse> {
     };
     let used = pairs.iter().flat_map(|(key, value)| {
         let kind = match key.text() {
-            Some("only_in" | "never_in") => Kind::Window,
-            Some("inhibited_by") => Kind::Alert,
+            Some("only_in" | "never_in") => ReferenceKind::Window,
+            Some("inhibited_by") => ReferenceKind::Alert,
             _ => return Vec::new(),
         };
-        let one = |(name, node): (Arc<str>, &Node)| NameUse { kind, name, span: node.span.clone() };
+        let one =
+            |(name, node): (Arc<str>, &YamlNode)| NameUse { kind, name, span: node.span.clone() };
         named(value).into_iter().map(one).collect()
     });
     used.collect()

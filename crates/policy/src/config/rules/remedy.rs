@@ -10,7 +10,7 @@ use super::evict::engine;
 use super::{empty, evict, rails, temporary};
 use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::size_bytes;
-use crate::config::yaml::{Content, Node};
+use crate::config::yaml::{Content, YamlNode};
 use crate::model::{CacheKind, Target};
 use crate::policy::guard::Rails;
 use crate::policy::rule::{Query, ReclaimFrom, Remedy, RemedyStep, RuleScope, counted_by_engine};
@@ -51,7 +51,11 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 const LONGEST_GRACE: Duration = Duration::from_secs(20);
 
 /// Reads a remedy; every part is read even if another is wrong.
-pub(super) fn read(node: &Node, scope: RuleScope, findings: &mut Findings<'_>) -> Option<Remedy> {
+pub(super) fn read(
+    node: &YamlNode,
+    scope: RuleScope,
+    findings: &mut Findings<'_>,
+) -> Option<Remedy> {
     if !matches!(node.content, Content::Map(_)) {
         decode::wrong_kind(node, "a remedy", decode::MAPPING, findings)
             .hint("write remedy: {steps: [{drop_caches: {}}, {compact_memory: {}}]}");
@@ -67,7 +71,7 @@ pub(super) fn read(node: &Node, scope: RuleScope, findings: &mut Findings<'_>) -
 }
 
 /// An aim is met when it yields anything: one that compares nothing would end every remedy at once.
-fn aim(node: &Node, scope: RuleScope, findings: &mut Findings<'_>) -> Option<Query> {
+fn aim(node: &YamlNode, scope: RuleScope, findings: &mut Findings<'_>) -> Option<Query> {
     let query = query(node, "aim", scope, findings)?;
     if query.expr.is_condition() {
         return Some(query);
@@ -124,7 +128,7 @@ fn steps(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<RemedySte
 }
 
 /// One step: a mapping with its name as the only key.
-fn step(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+fn step(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if let Some(name) = node.text() {
         unknown_or_bare(node, name, findings);
         return None;
@@ -160,7 +164,7 @@ fn step(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     }
 }
 
-fn unknown_or_bare(node: &Node, name: &str, findings: &mut Findings<'_>) {
+fn unknown_or_bare(node: &YamlNode, name: &str, findings: &mut Findings<'_>) {
     if STEPS.contains(&name) {
         findings
             .add(node.span.clone(), format!("the step {name} must be a mapping"))
@@ -172,7 +176,7 @@ fn unknown_or_bare(node: &Node, name: &str, findings: &mut Findings<'_>) {
     findings.add(node.span.clone(), format!("unknown step \"{name}\"")).hint(hint);
 }
 
-pub(super) fn is_empty(node: &Node) -> bool {
+pub(super) fn is_empty(node: &YamlNode) -> bool {
     match &node.content {
         Content::Null => true,
         Content::Map(pairs) => pairs.is_empty(),
@@ -180,7 +184,7 @@ pub(super) fn is_empty(node: &Node) -> bool {
     }
 }
 
-fn drop_caches(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+fn drop_caches(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if is_empty(node) {
         return Some(RemedyStep::DropCaches { what: CacheKind::PageCache, sync: false });
     }
@@ -204,7 +208,7 @@ fn drop_caches(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
 
 /// The kernel's numbers are refused: 4 silences its own log of drops for good, and `3` does not
 /// show what it drops.
-fn cache_kind(node: &Node, findings: &mut Findings<'_>) -> Option<CacheKind> {
+fn cache_kind(node: &YamlNode, findings: &mut Findings<'_>) -> Option<CacheKind> {
     let hint = match node.text().map(str::trim) {
         Some("1") => "write {what: pagecache}",
         Some("2" | "slab") => "kernel objects are dropped together with the cache: {what: all}",
@@ -217,7 +221,7 @@ fn cache_kind(node: &Node, findings: &mut Findings<'_>) -> Option<CacheKind> {
     None
 }
 
-fn compact_memory(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+fn compact_memory(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if !is_empty(node) {
         findings
             .add(node.span.clone(), "compact_memory takes no settings")
@@ -227,7 +231,7 @@ fn compact_memory(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep
     Some(RemedyStep::CompactMemory)
 }
 
-fn reclaim(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+fn reclaim(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     const EXAMPLE: &str = "write reclaim: {cgroup: /system.slice/backup.service, bytes: 2GiB}, or \
                            engine: '{{ $labels.engine }}' instead of cgroup";
     let missing = |what: &str, place, findings: &mut Findings<'_>| {
@@ -268,7 +272,7 @@ fn reclaim(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
 }
 
 /// A path, or a template that gives one from the alert's labels.
-fn cgroup(node: &Node, findings: &mut Findings<'_>) -> Option<Template> {
+fn cgroup(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Template> {
     let template = template(node, "cgroup", findings)?;
     let text = node.text()?;
     if text.contains("{{") {
@@ -283,7 +287,7 @@ fn cgroup(node: &Node, findings: &mut Findings<'_>) -> Option<Template> {
     None
 }
 
-fn notify(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+fn notify(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     let missing = |place, findings: &mut Findings<'_>| {
         findings.add(place, "notify needs a message").hint("write notify: {message: \"…\"}");
         None
@@ -296,7 +300,7 @@ fn notify(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     Some(RemedyStep::Notify { message: template(message, "message", findings)? })
 }
 
-fn stop_engine(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+fn stop_engine(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     let mut named = None;
     let grace = if is_empty(node) {
         DEFAULT_GRACE
@@ -323,7 +327,7 @@ fn stop_engine(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
 }
 
 /// How and when is the configuration's business: the rule only says why.
-fn reboot(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+fn reboot(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if node.text().is_some() {
         decode::wrong_kind(node, "reboot", decode::MAPPING, findings)
             .hint("write reboot: {why: \"memory has leaked\"}");

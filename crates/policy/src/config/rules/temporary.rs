@@ -10,7 +10,7 @@ use super::alert::template;
 use super::remedy::is_empty;
 use crate::config::decode::{self, Findings, Table};
 use crate::config::measure::duration_within;
-use crate::config::yaml::{Content, Node};
+use crate::config::yaml::{Content, YamlNode};
 use crate::model::{Sysctl, Taint, TaintEffect};
 use crate::policy::rule::RemedyStep;
 
@@ -30,7 +30,7 @@ const MOST_READ_AHEAD_KIB: u32 = 128;
 const MOST_PLACES: usize = 64;
 
 /// Reads `set_sysctl`.
-pub(super) fn set_sysctl(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+pub(super) fn set_sysctl(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     const EXAMPLE: &str = "write set_sysctl: {vm.min_free_kbytes: 2097152, for: 20m}";
     if !matches!(&node.content, Content::Map(pairs) if !pairs.is_empty()) {
         findings.add(node.span.clone(), "set_sysctl needs at least one setting").hint(EXAMPLE);
@@ -62,8 +62,8 @@ pub(super) fn set_sysctl(node: &Node, findings: &mut Findings<'_>) -> Option<Rem
 
 fn sysctl(
     name: &str,
-    key: &Node,
-    value: &Node,
+    key: &YamlNode,
+    value: &YamlNode,
     findings: &mut Findings<'_>,
 ) -> Option<(Sysctl, u32)> {
     let names = Sysctl::ALL.map(Sysctl::name);
@@ -84,21 +84,24 @@ fn sysctl(
     decode::value(value, name, read, findings).map(|value| (sysctl, value))
 }
 
-fn time_limit(node: &Node, findings: &mut Findings<'_>) -> Option<Duration> {
+fn time_limit(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Duration> {
     limit_within(node, LONGEST_FOR, findings)
 }
 
-fn time_limit_of_node(node: &Node, findings: &mut Findings<'_>) -> Option<Duration> {
+fn time_limit_of_node(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Duration> {
     limit_within(node, LONGEST_FOR_NODE, findings)
 }
 
-fn limit_within(node: &Node, most: Duration, findings: &mut Findings<'_>) -> Option<Duration> {
+fn limit_within(node: &YamlNode, most: Duration, findings: &mut Findings<'_>) -> Option<Duration> {
     let read = |text: &str| duration_within(text, SHORTEST_FOR, most);
     decode::value(node, "for", read, findings)
 }
 
 /// Reads `throttle_readahead`.
-pub(super) fn throttle_readahead(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+pub(super) fn throttle_readahead(
+    node: &YamlNode,
+    findings: &mut Findings<'_>,
+) -> Option<RemedyStep> {
     const EXAMPLE: &str = "write throttle_readahead: {kib: 8, of: [/models], for: 20m}";
     if !matches!(&node.content, Content::Map(pairs) if !pairs.is_empty()) {
         findings
@@ -129,7 +132,7 @@ pub(super) fn throttle_readahead(node: &Node, findings: &mut Findings<'_>) -> Op
 }
 
 /// Reads `taint_node`.
-pub(super) fn taint_node(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+pub(super) fn taint_node(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     const EXAMPLE: &str = "write taint_node: {key: umawarden.dev/memory-leaked, for: 1d}";
     if !matches!(&node.content, Content::Map(pairs) if !pairs.is_empty()) {
         findings.add(node.span.clone(), "taint_node needs a key").hint(EXAMPLE);
@@ -150,7 +153,7 @@ pub(super) fn taint_node(node: &Node, findings: &mut Findings<'_>) -> Option<Rem
 }
 
 /// Reads `cordon_node`.
-pub(super) fn cordon_node(node: &Node, findings: &mut Findings<'_>) -> Option<RemedyStep> {
+pub(super) fn cordon_node(node: &YamlNode, findings: &mut Findings<'_>) -> Option<RemedyStep> {
     if is_empty(node) {
         return Some(RemedyStep::CordonNode { for_at_most: DEFAULT_FOR });
     }
@@ -205,7 +208,7 @@ fn places<T>(
     table: &Table<'_>,
     key: &str,
     findings: &mut Findings<'_>,
-    read: impl Fn(&Node, &mut Findings<'_>) -> Option<T>,
+    read: impl Fn(&YamlNode, &mut Findings<'_>) -> Option<T>,
 ) -> Option<Vec<T>> {
     let Some(node) = table.get(key) else { return Some(Vec::new()) };
     if node.text().is_some() {
@@ -220,7 +223,7 @@ fn places<T>(
 }
 
 /// `nvme0n1`; `/dev/nvme0n1` is as good.
-fn device(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
+fn device(node: &YamlNode, findings: &mut Findings<'_>) -> Option<String> {
     let read = |text: &str| {
         let name = text.strip_prefix("/dev/").unwrap_or(text);
         let is_name = !name.is_empty()
@@ -235,7 +238,7 @@ fn device(node: &Node, findings: &mut Findings<'_>) -> Option<String> {
 }
 
 /// A path, or a template that gives one from the alert's labels.
-fn path(node: &Node, findings: &mut Findings<'_>) -> Option<Template> {
+fn path(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Template> {
     template(node, "of", findings)?;
     let read = |text: &str| {
         let wrong = || format!("\"{text}\" is no path from the root: write /models");
@@ -248,7 +251,7 @@ fn path(node: &Node, findings: &mut Findings<'_>) -> Option<Template> {
 /// Finds settings that two steps of one remedy change: the second would always find them held.
 pub(super) fn set_twice(
     steps: &[RemedyStep],
-    entries: &[std::sync::Arc<Node>],
+    entries: &[std::sync::Arc<YamlNode>],
     findings: &mut Findings<'_>,
 ) {
     for (number, (later, node)) in steps.iter().zip(entries).enumerate() {

@@ -13,7 +13,7 @@ use crate::config::nvsentinel::{self, NvsentinelSettings};
 use crate::config::otlp::{self, OtlpSettings};
 use crate::config::overrides::{self, WrittenOverride};
 use crate::config::reboot;
-use crate::config::yaml::{self, Content, Node};
+use crate::config::yaml::{self, Content, YamlNode};
 use crate::config::{alertmanager, cluster, kubernetes, restarts};
 use crate::model::{
     AlertmanagerSettings, ClusterSettings, DeclaredEngine, DeclaredRestart, Grades,
@@ -242,7 +242,7 @@ fn read_top(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
 }
 
 /// Notes that the mode and the list say different things.
-fn contradicts(mode: Mode, enforce: &Grades, node: &Node, findings: &mut Findings<'_>) {
+fn contradicts(mode: Mode, enforce: &Grades, node: &YamlNode, findings: &mut Findings<'_>) {
     let hint = match (mode, enforce.are_none()) {
         (Mode::Observe, false) => "remove mode to carry out these grades, or enforce for none",
         (Mode::Enforce, true) => "name grades, or remove enforce to carry out all of them",
@@ -266,7 +266,7 @@ fn entry<T>(
     value(table.get(key)?, key, read, findings)
 }
 
-fn path(node: &Node, what: &str, findings: &mut Findings<'_>) -> Option<PathBuf> {
+fn path(node: &YamlNode, what: &str, findings: &mut Findings<'_>) -> Option<PathBuf> {
     value(node, what, measure::path, findings)
 }
 
@@ -323,7 +323,7 @@ fn read_web(table: &Table<'_>, settings: &mut FileSettings, findings: &mut Findi
 }
 
 /// One address, or a list of them.
-fn listen(node: &Node, findings: &mut Findings<'_>) -> Option<Vec<ListenAddress>> {
+fn listen(node: &YamlNode, findings: &mut Findings<'_>) -> Option<Vec<ListenAddress>> {
     let what = "listen_address";
     let entries = match &node.content {
         Content::List(entries) => entries.as_slice(),

@@ -14,8 +14,8 @@ use super::otlp::OtlpSettings;
 use super::overrides::WrittenOverride;
 use crate::model::{
     AlertmanagerSettings, AssessmentLimits, ClusterSettings, DeclaredEngine, DeclaredRestart,
-    Drain, KubernetesAccess, KubernetesSettings, Mode, NodeDrain, RebootSettings, StartSettings,
-    named,
+    DrainMode, KubernetesAccess, KubernetesSettings, Mode, NodeDrain, RebootSettings,
+    StartSettings, named,
 };
 use crate::policy::guard::GuardRails;
 
@@ -42,7 +42,7 @@ pub struct Settings {
     /// Paths of the kernel's files and of other servers.
     pub path: SystemPaths,
     /// The HTTP server and the control socket.
-    pub web: Web,
+    pub web: WebSettings,
     /// Folder and limits of the journal.
     pub storage: Storage,
     /// While it exists, nothing is done.
@@ -169,7 +169,7 @@ impl SystemPaths {
 
 /// The HTTP server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Web {
+pub struct WebSettings {
     /// At least one.
     pub listen: Vec<ListenAddress>,
     /// Whether systemd passes the sockets instead.
@@ -305,7 +305,7 @@ impl Settings {
                 .unwrap_or_default(),
             evaluation_interval: file.evaluation_interval.unwrap_or(limits::DEFAULT_INTERVAL),
             path: paths,
-            web: Web {
+            web: WebSettings {
                 control_socket: in_storage(&flags.control_socket, file.control_socket, SOCKET),
                 config_file: flags.web_config_file.clone().or(file.web_config_file.map(in_folder)),
                 tokens_file: flags.web_tokens_file.clone().or(file.web_tokens_file.map(in_folder)),
@@ -445,10 +445,10 @@ fn merge_reboot(
     kubernetes: Option<&KubernetesSettings>,
 ) -> RebootSettings {
     let mut reboot = file.unwrap_or_default();
-    if let Some(kubernetes) = kubernetes.filter(|settings| settings.drain != Drain::None) {
+    if let Some(kubernetes) = kubernetes.filter(|settings| settings.drain != DrainMode::None) {
         let drain = NodeDrain {
             api: kubernetes.access.clone(),
-            evict: kubernetes.drain == Drain::Evict,
+            evict: kubernetes.drain == DrainMode::Evict,
             for_at_most: kubernetes.drain_for,
         };
         reboot.lock.get_or_insert_default().drain = Some(drain);
@@ -471,7 +471,7 @@ fn merge_web(
     flags: &RunFlags,
     listen: Option<Vec<ListenAddress>>,
     telemetry_path: Option<String>,
-) -> Web {
+) -> WebSettings {
     let everywhere = ListenAddress { host: super::measure::ListenHost::All, port: 9942 };
     let listen = match &flags.listen_address {
         flags if flags.is_empty() => listen.unwrap_or_else(|| vec![everywhere]),
@@ -480,7 +480,7 @@ fn merge_web(
     let telemetry_path = flags.telemetry_path.clone().or(telemetry_path);
     let telemetry_path = telemetry_path.unwrap_or_else(|| "/metrics".to_owned());
     let control_socket = PathBuf::new();
-    Web {
+    WebSettings {
         listen,
         systemd_socket: false,
         external_url: None,

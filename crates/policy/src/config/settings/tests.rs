@@ -68,7 +68,7 @@ fn everything_has_a_default() {
             cri_sockets: CRI_SOCKETS.map(PathBuf::from).to_vec(),
             kmsg: "/dev/kmsg".into(),
         },
-        web: Web {
+        web: WebSettings {
             listen: vec![ListenAddress { host: ListenHost::All, port: 9942 }],
             systemd_socket: false,
             external_url: None,

@@ -27,22 +27,22 @@ const MAX_TEXT: usize = 4 << 20;
 
 /// A value and its range in the file.
 #[derive(Debug)]
-pub struct Node {
+pub struct YamlNode {
     /// Byte range within the file, where it is defined.
     pub span: Range<usize>,
     /// The value.
     pub content: Content,
-    size: Size,
+    size: ValueSize,
 }
 
 /// What a value holds, itself included, aliases followed.
 #[derive(Clone, Copy, Debug)]
-struct Size {
+struct ValueSize {
     values: usize,
     text_bytes: usize,
 }
 
-impl Size {
+impl ValueSize {
     fn of(text: &str) -> Self {
         Self { values: 1, text_bytes: text.len() }
     }
@@ -75,9 +75,9 @@ pub enum Content {
     /// Text, a number, a boolean: as written, without quotes and escapes.
     Scalar(Scalar),
     /// A sequence, in the order of the file.
-    List(Vec<Arc<Node>>),
+    List(Vec<Arc<YamlNode>>),
     /// Keys and values in the order of the file; keys may repeat.
-    Map(Vec<(Arc<Node>, Arc<Node>)>),
+    Map(Vec<(Arc<YamlNode>, Arc<YamlNode>)>),
 }
 
 /// A scalar and how it is written.
@@ -88,7 +88,7 @@ pub struct Scalar {
     style: ScalarStyle,
 }
 
-impl Node {
+impl YamlNode {
     /// The text of a scalar.
     pub fn text(&self) -> Option<&str> {
         match &self.content {
@@ -123,7 +123,7 @@ impl Node {
 }
 
 /// Reads one document. A file without any content is `Null`.
-pub fn parse(source: &SourceText) -> Result<Arc<Node>, Mistake> {
+pub fn parse(source: &SourceText) -> Result<Arc<YamlNode>, Mistake> {
     let options = granit_parser::options! { emit_comments: false };
     let mut builder = Builder { source, open: Vec::new(), anchors: BTreeMap::new(), root: None };
     for event in Parser::new_from_str_with_options(&source.text, options) {
@@ -138,21 +138,21 @@ pub fn parse(source: &SourceText) -> Result<Arc<Node>, Mistake> {
 /// Collections that are still open, innermost last.
 struct Builder<'s> {
     source: &'s SourceText,
-    open: Vec<Open>,
-    anchors: BTreeMap<usize, Arc<Node>>,
-    root: Option<Arc<Node>>,
+    open: Vec<OpenNode>,
+    anchors: BTreeMap<usize, Arc<YamlNode>>,
+    root: Option<Arc<YamlNode>>,
 }
 
-struct Open {
+struct OpenNode {
     start: usize,
     anchor: usize,
     is_map: bool,
-    items: Vec<Arc<Node>>,
+    items: Vec<Arc<YamlNode>>,
 }
 
 impl Builder<'_> {
-    fn null(span: Range<usize>) -> Arc<Node> {
-        Arc::new(Node { span, content: Content::Null, size: Size::of("") })
+    fn null(span: Range<usize>) -> Arc<YamlNode> {
+        Arc::new(YamlNode { span, content: Content::Null, size: ValueSize::of("") })
     }
 
     fn take(&mut self, event: Event<'_>, span: Range<usize>) -> Result<(), Mistake> {
@@ -166,9 +166,9 @@ impl Builder<'_> {
                 Err(mistake.hint("put it into a file of its own"))
             }
             Event::Scalar(text, style, anchor, _) => {
-                let size = Size::of(&text);
+                let size = ValueSize::of(&text);
                 let content = scalar(text.into_owned(), style);
-                self.add(Node { span, content, size }, anchor)
+                self.add(YamlNode { span, content, size }, anchor)
             }
             Event::SequenceStart(_, anchor, _) => self.open(span, anchor, false),
             Event::MappingStart(_, anchor, _) => self.open(span, anchor, true),
@@ -185,7 +185,7 @@ impl Builder<'_> {
         if self.open.len() == MAX_DEPTH {
             return Err(self.too_deep(span));
         }
-        self.open.push(Open { start: span.start, anchor, is_map, items: Vec::new() });
+        self.open.push(OpenNode { start: span.start, anchor, is_map, items: Vec::new() });
         Ok(())
     }
 
@@ -194,9 +194,11 @@ impl Builder<'_> {
     }
 
     fn close(&mut self, end: usize) -> Result<(), Mistake> {
-        let Some(Open { start, anchor, is_map, items }) = self.open.pop() else { return Ok(()) };
+        let Some(OpenNode { start, anchor, is_map, items }) = self.open.pop() else {
+            return Ok(());
+        };
         let last = items.last().map_or(start, |item| item.span.end);
-        let size = items.iter().fold(Size::of(""), |size, item| size.with(item.size));
+        let size = items.iter().fold(ValueSize::of(""), |size, item| size.with(item.size));
         let content = if is_map {
             let mut items = items.into_iter();
             let mut pairs = Vec::new();
@@ -211,10 +213,10 @@ impl Builder<'_> {
         let written = self.source.text.get(start..end).map_or("", str::trim_end);
         let flow = written.starts_with(['[', '{']);
         let end = if flow { end } else { last.max(start) };
-        self.add(Node { span: start..end, content, size }, anchor)
+        self.add(YamlNode { span: start..end, content, size }, anchor)
     }
 
-    fn add(&mut self, node: Node, anchor: usize) -> Result<(), Mistake> {
+    fn add(&mut self, node: YamlNode, anchor: usize) -> Result<(), Mistake> {
         let node = Arc::new(node);
         if anchor != 0 {
             self.anchors.insert(anchor, Arc::clone(&node));
@@ -222,7 +224,7 @@ impl Builder<'_> {
         self.insert(node)
     }
 
-    fn insert(&mut self, node: Arc<Node>) -> Result<(), Mistake> {
+    fn insert(&mut self, node: Arc<YamlNode>) -> Result<(), Mistake> {
         if let Some(excess) = node.size.excess() {
             let message = format!("{excess}, each alias counted in full");
             let mistake = self.source.mistake(node.span.clone(), message);

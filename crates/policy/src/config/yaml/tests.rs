@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn tree(text: &str) -> Arc<Node> {
+fn tree(text: &str) -> Arc<YamlNode> {
     parse(&SourceText::new("f.yaml", text)).expect("valid YAML")
 }
 
@@ -10,7 +10,7 @@ fn mistake(text: &str) -> Mistake {
     parse(&SourceText::new("f.yaml", text)).expect_err("a mistake")
 }
 
-fn value<'n>(node: &'n Node, key: &str) -> &'n Node {
+fn value<'n>(node: &'n YamlNode, key: &str) -> &'n YamlNode {
     let Content::Map(pairs) = &node.content else { panic!("not a mapping") };
     &pairs.iter().find(|(name, _)| name.text() == Some(key)).expect(key).1
 }

@@ -10,7 +10,7 @@ fn read(line: &str) -> LaunchCommand {
     LaunchCommand::read(&words(line)).unwrap_or_else(|| panic!("{line}"))
 }
 
-fn value<T: Copy>(given: &Option<Given<T>>) -> Option<T> {
+fn value<T: Copy>(given: &Option<GivenOption<T>>) -> Option<T> {
     given.as_ref().map(|given| given.value)
 }
 

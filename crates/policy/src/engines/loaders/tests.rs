@@ -11,7 +11,7 @@ fn of(line: &str) -> &'static Loader {
 
 #[test]
 fn loaders_are_recognised_by_the_options_of_each_engine() {
-    use PageCache::{Fills, Spares, Unknown};
+    use PageCacheUse::{Fills, Spares, Unknown};
     for (line, name, page_cache) in [
         ("vllm serve m", "mmap", Fills),
         ("vllm serve m --load-format safetensors", "mmap", Fills),
@@ -50,7 +50,7 @@ fn loaders_are_recognised_by_the_options_of_each_engine() {
 
 #[test]
 fn weights_may_stay_in_a_mapping_or_outlive_the_engine() {
-    use Residence::{Copied, Mapped, Outlives};
+    use WeightResidence::{Copied, Mapped, Outlives};
     for (line, residence) in [
         ("llama-server -m x.gguf", Mapped),
         ("llama-server -m x.gguf -ngl auto", Mapped),
@@ -82,13 +82,13 @@ fn a_daemon_that_holds_weights_is_no_engine() {
 
 #[test]
 fn every_loader_names_its_costs_and_its_source() {
-    for Rule(_, signs, loader) in RULES {
+    for LoaderRule(_, signs, loader) in RULES {
         assert!(!loader.name.is_empty() && !loader.costs.is_empty(), "{loader:?}");
         assert!(!loader.source.is_empty() && !signs.is_empty(), "{loader:?}");
         assert!(loader.work_bytes.0 <= loader.work_bytes.1, "{loader:?}");
         let (least, most) = loader.peak_percent.unwrap();
         assert!(100 <= least && least <= most, "{loader:?}");
-        let is_spared = loader.page_cache == PageCache::Spares;
+        let is_spared = loader.page_cache == PageCacheUse::Spares;
         assert!(!is_spared || loader.instead.is_none(), "{loader:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! Series about this program.
 
 use super::super::{
-    Action, DeathTime, HoldReason, KernelEvent, Killer, Mode, OomBound, OutcomeResult,
-    ProgramEvent, RefusalReason, SETTING_NAMES, Source, UndoResult, WellLevel, XidClass,
+    Action, DeathTime, HoldReason, KernelEvent, Killer, Mode, NodeHealthLevel, OomBound,
+    OutcomeResult, ProgramEvent, RefusalReason, SETTING_NAMES, Source, UndoResult, XidClass,
 };
 use super::{Metric, MetricKind};
 
@@ -215,7 +215,7 @@ pub(super) const METRICS: &[Metric] = &[
          and what else needs a person), unknown (rules or sources that fail), else well. Other \
          nodes of the cluster show it.",
     )
-    .closed(&[("level", &WellLevel::NAMES)])
+    .closed(&[("level", &NodeHealthLevel::NAMES)])
     .flag()
     .hides_zero(),
     Metric::gauge(

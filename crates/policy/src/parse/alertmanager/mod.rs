@@ -51,7 +51,7 @@ pub enum PostError {
 }
 
 #[derive(Deserialize)]
-struct Post {
+struct AlertPost {
     version: Option<String>,
     alerts: Vec<Alert>,
     #[serde(default, rename = "truncatedAlerts")]
@@ -106,7 +106,7 @@ pub fn too_long() -> String {
     )
 }
 
-fn read(body: &[u8]) -> Result<Post, PostError> {
+fn read(body: &[u8]) -> Result<AlertPost, PostError> {
     let malformed = |text: String| PostError::Malformed(text);
     let text = std::str::from_utf8(body)
         .map_err(|error| malformed(format!("the body is not UTF-8: {error}")))?;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{MAX_NAME_BYTES, is_id, label_map};
-use crate::model::{Requested, WorkloadEnd, WorkloadHealth, WorkloadState};
+use crate::model::{OnRequest, WorkloadEnd, WorkloadHealth, WorkloadState};
 use crate::parse::process::printable;
 
 /// A longer text is cut.
@@ -29,7 +29,7 @@ const KILL_TAKES: Duration = Duration::from_secs(30);
 
 /// A container as `GET /containers/ID/json` reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inspected {
+pub struct InspectedContainer {
     /// Its id: 64 hexadecimal digits.
     pub id: Arc<str>,
     /// Its name, printable.
@@ -53,7 +53,7 @@ pub struct Inspected {
     pub log: Option<PathBuf>,
 }
 
-impl Inspected {
+impl InspectedContainer {
     /// One of which nothing else is known.
     pub fn unknown(id: Arc<str>, name: Arc<str>, state: WorkloadState) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Inspected {
 ///
 /// # Errors
 /// It is no container.
-pub fn inspected(text: &[u8]) -> Result<Inspected, String> {
+pub fn inspected(text: &[u8]) -> Result<InspectedContainer, String> {
     let document: Value =
         serde_json::from_slice(text).map_err(|error| format!("no JSON was answered: {error}"))?;
     let id = document.get("Id").and_then(Value::as_str).filter(|id| is_id(id));
@@ -94,7 +94,7 @@ pub fn inspected(text: &[u8]) -> Result<Inspected, String> {
     let is_path =
         |path: &&str| path.starts_with('/') && path.len() < MAX_PATH_BYTES && !path.contains('\0');
     let log = document.get("LogPath").and_then(Value::as_str).filter(is_path);
-    Ok(Inspected {
+    Ok(InspectedContainer {
         id: id.into(),
         name: short(name, MAX_NAME_BYTES),
         labels: label_map(labels),
@@ -142,7 +142,7 @@ fn read_state(state: &Value) -> Result<WorkloadState, String> {
                 MAX_TEXT_BYTES,
             ))
             .filter(|error| !error.is_empty()),
-            requested: Requested::Unknown,
+            requested: OnRequest::Unknown,
             are_stops_silent: false,
             is_pod_stopped: false,
             log: None,
@@ -230,9 +230,9 @@ pub fn end_after(started: Timestamp, events: &[ContainerEvent]) -> Option<Worklo
 
 /// Whether that end was requested, by the events of the container, oldest first. Docker keeps a few
 /// hundred events of all containers, and none from before its start.
-pub fn requested(end: &WorkloadEnd, events: &[ContainerEvent]) -> Requested {
+pub fn requested(end: &WorkloadEnd, events: &[ContainerEvent]) -> OnRequest {
     let ended_ns = end.utc.and_then(|utc| i64::try_from(utc.as_nanosecond()).ok());
-    let Some(ended_ns) = ended_ns else { return Requested::Unknown };
+    let Some(ended_ns) = ended_ns else { return OnRequest::Unknown };
     let slack_ns: i64 = 2_000_000_000;
     let is_end = |event: &ContainerEvent| {
         &*event.action == "die" && event.time_ns.abs_diff(ended_ns) <= slack_ns.unsigned_abs()
@@ -254,9 +254,9 @@ pub fn requested(end: &WorkloadEnd, events: &[ContainerEvent]) -> Requested {
         _ => false,
     };
     if of_life.iter().any(asks) {
-        return Requested::Yes;
+        return OnRequest::Yes;
     }
-    if of_life.iter().any(is_end) { Requested::No } else { Requested::Unknown }
+    if of_life.iter().any(is_end) { OnRequest::No } else { OnRequest::Unknown }
 }
 
 #[cfg(test)]
@@ -265,7 +265,7 @@ mod tests {
 
     const ID: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
-    fn read(state: &str) -> Result<Inspected, String> {
+    fn read(state: &str) -> Result<InspectedContainer, String> {
         let text = format!(
             r#"{{"Id":"{ID}","Name":"/vllm","State":{state},
                 "HostConfig":{{"RestartPolicy":{{"Name":"no","MaximumRetryCount":0}}}},
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(&*end.mark, "2026-11-22T10:00:03.25Z");
         assert_eq!((end.exit_code, end.is_oom_killed), (Some(137), true));
         assert_eq!(end.lived, Some(Duration::from_millis(2750)));
-        assert_eq!(end.requested, Requested::Unknown);
+        assert_eq!(end.requested, OnRequest::Unknown);
     }
 
     #[test]
@@ -322,17 +322,17 @@ mod tests {
         let start = || happens("start", None, 3);
         let dies = || happens("die", None, 0);
         for (events, wanted) in [
-            (vec![], Requested::Unknown),
-            (vec![start()], Requested::Unknown),
-            (vec![start(), dies()], Requested::No),
-            (vec![start(), happens("oom", None, 1), dies()], Requested::No),
-            (vec![start(), happens("kill", Some(15), 2), dies()], Requested::Yes),
-            (vec![start(), happens("kill", Some(9), 1), dies()], Requested::Yes),
-            (vec![start(), dies(), happens("stop", None, 0)], Requested::Yes),
+            (vec![], OnRequest::Unknown),
+            (vec![start()], OnRequest::Unknown),
+            (vec![start(), dies()], OnRequest::No),
+            (vec![start(), happens("oom", None, 1), dies()], OnRequest::No),
+            (vec![start(), happens("kill", Some(15), 2), dies()], OnRequest::Yes),
+            (vec![start(), happens("kill", Some(9), 1), dies()], OnRequest::Yes),
+            (vec![start(), dies(), happens("stop", None, 0)], OnRequest::Yes),
             // A reload, and a stop of the life before.
-            (vec![start(), happens("kill", Some(1), 1), dies()], Requested::No),
-            (vec![happens("kill", Some(15), 5), start(), dies()], Requested::No),
-            (vec![happens("kill", Some(15), 900), dies()], Requested::No),
+            (vec![start(), happens("kill", Some(1), 1), dies()], OnRequest::No),
+            (vec![happens("kill", Some(15), 5), start(), dies()], OnRequest::No),
+            (vec![happens("kill", Some(15), 900), dies()], OnRequest::No),
         ] {
             assert_eq!(requested(&end, &events), wanted, "{events:?}");
         }
@@ -345,7 +345,7 @@ mod tests {
         let oom = [happens("start", None, 3), happens("oom", None, 2), happens("die", None, 2)];
         let end = end_after(started, &[&oom[..], std::slice::from_ref(&again)].concat()).unwrap();
         assert_eq!((end.exit_code, end.is_oom_killed), (Some(137), true));
-        assert_eq!((end.lived, end.requested), (Some(Duration::from_secs(1)), Requested::No));
+        assert_eq!((end.lived, end.requested), (Some(Duration::from_secs(1)), OnRequest::No));
         let before = [happens("die", None, 9), happens("oom", None, 8), happens("start", None, 3)];
         assert_eq!(end_after(started, &before), None, "of the life before");
         let stops = [
@@ -356,7 +356,7 @@ mod tests {
             happens("oom", None, 0),
         ];
         let end = end_after(started, &stops).unwrap();
-        assert_eq!((end.requested, end.is_oom_killed), (Requested::Yes, false));
+        assert_eq!((end.requested, end.is_oom_killed), (OnRequest::Yes, false));
     }
 
     #[test]

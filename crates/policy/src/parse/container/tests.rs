@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::log::tests::pieces;
 use super::*;
-use crate::model::{Requested, WorkloadState};
+use crate::model::{OnRequest, WorkloadState};
 
 /// What dockerd 20.10.24 answered of four containers: a bridge with a published port, the host's
 /// network, none, and a network of its own.
@@ -130,9 +130,9 @@ fn podman_responses_are_read() {
         podman!("events-4.3.1.jsonl").split(|byte| *byte == b'\n').filter_map(event).collect();
     // `podman kill` is an event, with no signal in it; `podman stop` is none.
     for (text, code, wanted) in [
-        (&podman!("inspect-died-4.3.1.json")[..], 3, Requested::No),
-        (podman!("inspect-killed-4.3.1.json"), 137, Requested::Yes),
-        (podman!("inspect-stopped-4.3.1.json"), 0, Requested::No),
+        (&podman!("inspect-died-4.3.1.json")[..], 3, OnRequest::No),
+        (podman!("inspect-killed-4.3.1.json"), 137, OnRequest::Yes),
+        (podman!("inspect-stopped-4.3.1.json"), 0, OnRequest::No),
     ] {
         let found = inspected(text).unwrap();
         let WorkloadState::Ended(end) = found.state else { panic!("{found:?}") };

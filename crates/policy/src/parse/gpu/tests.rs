@@ -64,7 +64,9 @@ fn output_of_the_gpu_process_is_a_response() {
         QueryResult::Unavailable(nothing) => panic!("{nothing:?}"),
     });
     assert_eq!(devices.take(4).collect::<Vec<_>>(), [1, 2, 1, 0]);
-    assert!(matches!(&found[4], QueryResult::Unavailable(nothing) if nothing.kind == Lack::Driver));
+    assert!(
+        matches!(&found[4], QueryResult::Unavailable(nothing) if nothing.kind == MissingGpuPart::Driver)
+    );
 }
 
 /// Two CUDA processes had taken 4 GiB and six times 1 GiB each on an H200.
@@ -172,12 +174,13 @@ fn responses_of_another_version_are_refused() {
 #[test]
 fn written_responses_are_read_back_with_printable_texts() {
     let why = format!("\u{1b}[31m{}", "x".repeat(500));
-    let found = QueryResult::Unavailable(Unavailable { kind: Lack::Library, why: why.into() });
+    let found =
+        QueryResult::Unavailable(Unavailable { kind: MissingGpuPart::Library, why: why.into() });
     let written =
         serde_json::to_vec(&Response { version: VERSION, number: 3, result: found }).unwrap();
     let read = response(&written).unwrap();
     let QueryResult::Unavailable(nothing) = read.result else { panic!("{read:?}") };
-    assert_eq!((read.number, nothing.kind), (3, Lack::Library));
+    assert_eq!((read.number, nothing.kind), (3, MissingGpuPart::Library));
     assert!(nothing.why.starts_with("\\x1b[31mxxx") && nothing.why.len() == MAX_REASON_BYTES);
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Layers {
 
 /// What a layer keeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum LayerCache {
     All,
     Window,
     State,
@@ -123,9 +123,9 @@ impl Layers {
             return Err("hybrid_override_pattern has no layer".to_owned());
         }
         let kept = letters.iter().map(|letter| match letter {
-            '*' => Kept::All,
-            'M' => Kept::State,
-            _ => Kept::Nothing,
+            '*' => LayerCache::All,
+            'M' => LayerCache::State,
+            _ => LayerCache::Nothing,
         });
         Ok(Some(Self::count(all, kept)))
     }
@@ -180,12 +180,12 @@ impl Layers {
         Self { all, full, state: all - full, ..Self::default() }
     }
 
-    fn count(all: u64, kept: impl Iterator<Item = Kept>) -> Self {
+    fn count(all: u64, kept: impl Iterator<Item = LayerCache>) -> Self {
         let mut layers = Self { all, ..Self::default() };
         for kept in kept.take(usize::try_from(all).unwrap_or(usize::MAX)) {
-            layers.full += u64::from(matches!(kept, Kept::All | Kept::AllAndState));
-            layers.windowed += u64::from(kept == Kept::Window);
-            layers.state += u64::from(matches!(kept, Kept::State | Kept::AllAndState));
+            layers.full += u64::from(matches!(kept, LayerCache::All | LayerCache::AllAndState));
+            layers.windowed += u64::from(kept == LayerCache::Window);
+            layers.state += u64::from(matches!(kept, LayerCache::State | LayerCache::AllAndState));
         }
         layers
     }
@@ -199,18 +199,18 @@ impl Layers {
     }
 }
 
-fn kept_by_name(kind: &str) -> Kept {
+fn kept_by_name(kind: &str) -> LayerCache {
     let has = |words: &[&str]| words.iter().any(|word| kind.contains(word));
     if has(&["linear", "mamba", "recurrent", "conv", "ssm", "delta", "kda", "rwkv"]) {
-        Kept::State
+        LayerCache::State
     } else if kind.contains("hybrid") {
-        Kept::AllAndState
+        LayerCache::AllAndState
     } else if has(&["sliding", "chunked", "local", "window"]) {
-        Kept::Window
+        LayerCache::Window
     } else if has(&["attention", "attn", "full", "global"]) {
-        Kept::All
+        LayerCache::All
     } else {
-        Kept::Nothing
+        LayerCache::Nothing
     }
 }
 

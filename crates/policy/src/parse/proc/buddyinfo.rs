@@ -1,6 +1,6 @@
 //! `/proc/buddyinfo`.
 
-use super::Unreadable;
+use super::ProcFileError;
 use super::text::{lines, number, words};
 use crate::model::Reading;
 
@@ -43,7 +43,7 @@ impl Contiguous {
     ///
     /// # Errors
     /// The file is empty, or no line is of its form.
-    pub fn parse(text: &[u8], page_size: u64) -> Result<Self, Unreadable> {
+    pub fn parse(text: &[u8], page_size: u64) -> Result<Self, ProcFileError> {
         Buddyinfo::default().parse(text, page_size)
     }
 }
@@ -54,7 +54,7 @@ impl Buddyinfo {
     ///
     /// # Errors
     /// The file is empty, or no line is of its form.
-    pub fn parse(&mut self, text: &[u8], page_size: u64) -> Result<Contiguous, Unreadable> {
+    pub fn parse(&mut self, text: &[u8], page_size: u64) -> Result<Contiguous, ProcFileError> {
         self.nodes.clear();
         let mut all = NO_BLOCKS;
         let mut known = false;
@@ -84,8 +84,8 @@ impl Buddyinfo {
         }
         match (known, text.is_empty()) {
             (true, _) => Ok(Contiguous::of(all)),
-            (false, true) => Err(Unreadable::Empty),
-            (false, false) => Err(Unreadable::Unrecognized),
+            (false, true) => Err(ProcFileError::Empty),
+            (false, false) => Err(ProcFileError::Unrecognized),
         }
     }
 

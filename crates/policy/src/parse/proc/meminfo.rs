@@ -1,6 +1,6 @@
 //! `/proc/meminfo`.
 
-use super::Unreadable;
+use super::ProcFileError;
 use super::text::{fields, kibibytes, lines, reading, words};
 use crate::model::Reading;
 
@@ -69,7 +69,7 @@ pub struct Meminfo {
 
 impl Meminfo {
     /// Parses the whole file. The first of two equal keys counts.
-    pub fn parse(text: &[u8]) -> Result<Self, Unreadable> {
+    pub fn parse(text: &[u8]) -> Result<Self, ProcFileError> {
         let mut values = [Reading::Unsupported; MeminfoField::COUNT];
         let mut known = false;
         for line in lines(text) {
@@ -87,8 +87,8 @@ impl Meminfo {
         }
         match (known, text.is_empty()) {
             (true, _) => Ok(Self { values }),
-            (false, true) => Err(Unreadable::Empty),
-            (false, false) => Err(Unreadable::Unrecognized),
+            (false, true) => Err(ProcFileError::Empty),
+            (false, false) => Err(ProcFileError::Unrecognized),
         }
     }
 

@@ -27,7 +27,7 @@ pub use text::{colon_number, single_number};
 
 /// Why nothing of a file could be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum ProcFileError {
     /// It has no bytes.
     #[error("it is empty")]
     Empty,

@@ -1,6 +1,6 @@
 //! `/sys/devices/system/node/node*/meminfo`.
 
-use super::Unreadable;
+use super::ProcFileError;
 use super::text::{fields, kibibytes, lines, number, reading, words};
 use crate::model::Reading;
 
@@ -37,7 +37,7 @@ pub struct NodeMeminfo {
 
 impl NodeMeminfo {
     /// Parses the whole file, whose lines read `Node 0 MemTotal: 5 kB`.
-    pub fn parse(text: &[u8]) -> Result<Self, Unreadable> {
+    pub fn parse(text: &[u8]) -> Result<Self, ProcFileError> {
         let mut values = [Reading::Unsupported; NodeField::COUNT];
         let mut known = false;
         for line in lines(text) {
@@ -62,8 +62,8 @@ impl NodeMeminfo {
         }
         match (known, text.is_empty()) {
             (true, _) => Ok(Self { values }),
-            (false, true) => Err(Unreadable::Empty),
-            (false, false) => Err(Unreadable::Unrecognized),
+            (false, true) => Err(ProcFileError::Empty),
+            (false, false) => Err(ProcFileError::Unrecognized),
         }
     }
 
@@ -78,7 +78,7 @@ impl NodeMeminfo {
 ///
 /// # Errors
 /// It is no list of numbers and ranges.
-pub fn cpu_count(list: &[u8]) -> Result<u64, Unreadable> {
+pub fn cpu_count(list: &[u8]) -> Result<u64, ProcFileError> {
     let list = list.trim_ascii();
     if list.is_empty() {
         return Ok(0);
@@ -91,5 +91,5 @@ pub fn cpu_count(list: &[u8]) -> Result<u64, Unreadable> {
     };
     list.split(|&byte| byte == b',')
         .try_fold(0_u64, |sum, range| sum.checked_add(count(range)?))
-        .ok_or(Unreadable::Unrecognized)
+        .ok_or(ProcFileError::Unrecognized)
 }

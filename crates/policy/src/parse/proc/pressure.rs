@@ -1,32 +1,33 @@
 //! `/proc/pressure/*`.
 
-use super::Unreadable;
+use super::ProcFileError;
 use super::text::{lines, number, reading, words};
 use crate::model::Reading;
 
 /// How long some, or all, tasks waited for a resource.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stall {
+pub struct PressureStall {
     /// Share of the last 10 seconds, 0 to 1.
     pub avg10: Reading<f64>,
     /// In all, in microseconds.
     pub total_us: Reading<u64>,
 }
 
-const ABSENT: Stall = Stall { avg10: Reading::Unsupported, total_us: Reading::Unsupported };
+const ABSENT: PressureStall =
+    PressureStall { avg10: Reading::Unsupported, total_us: Reading::Unsupported };
 
 /// What one file of `/proc/pressure` said.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pressure {
     /// At least one task waited.
-    pub some: Stall,
+    pub some: PressureStall,
     /// All tasks waited; not there for `cpu` before Linux 5.13.
-    pub full: Stall,
+    pub full: PressureStall,
 }
 
 impl Pressure {
     /// Parses the whole file.
-    pub fn parse(text: &[u8]) -> Result<Self, Unreadable> {
+    pub fn parse(text: &[u8]) -> Result<Self, ProcFileError> {
         let mut pressure = Self { some: ABSENT, full: ABSENT };
         let mut known = false;
         for line in lines(text) {
@@ -40,13 +41,13 @@ impl Pressure {
         }
         match (known, text.is_empty()) {
             (true, _) => Ok(pressure),
-            (false, true) => Err(Unreadable::Empty),
-            (false, false) => Err(Unreadable::Unrecognized),
+            (false, true) => Err(ProcFileError::Empty),
+            (false, false) => Err(ProcFileError::Unrecognized),
         }
     }
 }
 
-fn stall<'a>(words: impl Iterator<Item = &'a [u8]>, whole: bool) -> Stall {
+fn stall<'a>(words: impl Iterator<Item = &'a [u8]>, whole: bool) -> PressureStall {
     let mut stall = ABSENT;
     let mut words = words.peekable();
     while let Some(word) = words.next() {

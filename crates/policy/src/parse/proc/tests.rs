@@ -5,7 +5,7 @@ use super::node::{NodeField, NodeMeminfo};
 use super::pressure::Pressure;
 use super::vmstat::{Vmstat, VmstatField};
 use super::zoneinfo::Zoneinfo;
-use super::{Unreadable, single_number};
+use super::{ProcFileError, single_number};
 use crate::model::Reading::{self, Failed, Unsupported, Value};
 
 const KIB: u64 = 1 << 10;
@@ -79,16 +79,16 @@ fn blanks_unknown_keys_and_a_missing_last_newline_do_no_harm() {
 
 #[test]
 fn files_without_known_keys_are_errors() {
-    assert_eq!(Meminfo::parse(b""), Err(Unreadable::Empty));
-    assert_eq!(Meminfo::parse(b"\0\xff\n\n"), Err(Unreadable::Unrecognized));
-    assert_eq!(Vmstat::parse(b""), Err(Unreadable::Empty));
-    assert_eq!(Vmstat::parse(b"MemFree: 5 kB\n"), Err(Unreadable::Unrecognized));
-    assert_eq!(Pressure::parse(b"none\n"), Err(Unreadable::Unrecognized));
-    assert_eq!(Contiguous::parse(b"Node 0\n", 4096), Err(Unreadable::Unrecognized));
-    assert_eq!(NodeMeminfo::parse(b"MemTotal: 5 kB\n"), Err(Unreadable::Unrecognized));
-    assert_eq!(Zoneinfo::default().parse(b"  pages free 3\n"), Err(Unreadable::Unrecognized));
-    assert_eq!(single_number(b" \n"), Err(Unreadable::Empty));
-    assert_eq!(single_number(b"1\t2\n"), Err(Unreadable::Unrecognized));
+    assert_eq!(Meminfo::parse(b""), Err(ProcFileError::Empty));
+    assert_eq!(Meminfo::parse(b"\0\xff\n\n"), Err(ProcFileError::Unrecognized));
+    assert_eq!(Vmstat::parse(b""), Err(ProcFileError::Empty));
+    assert_eq!(Vmstat::parse(b"MemFree: 5 kB\n"), Err(ProcFileError::Unrecognized));
+    assert_eq!(Pressure::parse(b"none\n"), Err(ProcFileError::Unrecognized));
+    assert_eq!(Contiguous::parse(b"Node 0\n", 4096), Err(ProcFileError::Unrecognized));
+    assert_eq!(NodeMeminfo::parse(b"MemTotal: 5 kB\n"), Err(ProcFileError::Unrecognized));
+    assert_eq!(Zoneinfo::default().parse(b"  pages free 3\n"), Err(ProcFileError::Unrecognized));
+    assert_eq!(single_number(b" \n"), Err(ProcFileError::Empty));
+    assert_eq!(single_number(b"1\t2\n"), Err(ProcFileError::Unrecognized));
     assert_eq!(single_number(b"67584\n"), Ok(67584));
 }
 
@@ -153,7 +153,7 @@ fn zones_with_hostile_names_are_skipped_and_their_number_is_bounded() {
     assert!(Zoneinfo::default().parse(text.as_bytes()).is_err());
     let many = "Node 0, zone A\n".repeat(5000);
     let mut zoneinfo = Zoneinfo::default();
-    assert_eq!(zoneinfo.parse(many.as_bytes()), Err(Unreadable::TooMany));
+    assert_eq!(zoneinfo.parse(many.as_bytes()), Err(ProcFileError::TooMany));
     assert_eq!(zoneinfo.zones().count(), 0);
 }
 

@@ -1,6 +1,6 @@
 //! Lines, words and numbers of kernel text files.
 
-use super::Unreadable;
+use super::ProcFileError;
 use crate::model::Reading;
 
 /// One line; `whole` unless the text ended before its newline.
@@ -66,12 +66,12 @@ pub(super) fn kibibytes(amount: &[u8]) -> Reading<u64> {
 }
 
 /// The number that is all of a file, as under `/proc/sys`; blanks around it are ignored.
-pub fn single_number(text: &[u8]) -> Result<u64, Unreadable> {
+pub fn single_number(text: &[u8]) -> Result<u64, ProcFileError> {
     let text = text.trim_ascii();
     if text.is_empty() {
-        Err(Unreadable::Empty)
+        Err(ProcFileError::Empty)
     } else {
-        number(text).ok_or(Unreadable::Unrecognized)
+        number(text).ok_or(ProcFileError::Unrecognized)
     }
 }
 

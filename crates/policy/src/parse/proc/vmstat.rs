@@ -1,6 +1,6 @@
 //! `/proc/vmstat`.
 
-use super::Unreadable;
+use super::ProcFileError;
 use super::text::{fields, lines, reading};
 use crate::model::Reading;
 
@@ -45,7 +45,7 @@ pub struct Vmstat {
 
 impl Vmstat {
     /// Parses the whole file. The first of two equal keys counts.
-    pub fn parse(text: &[u8]) -> Result<Self, Unreadable> {
+    pub fn parse(text: &[u8]) -> Result<Self, ProcFileError> {
         let mut values = [Reading::Unsupported; VmstatField::COUNT];
         let mut known = false;
         for line in lines(text) {
@@ -59,8 +59,8 @@ impl Vmstat {
         }
         match (known, text.is_empty()) {
             (true, _) => Ok(Self { values }),
-            (false, true) => Err(Unreadable::Empty),
-            (false, false) => Err(Unreadable::Unrecognized),
+            (false, true) => Err(ProcFileError::Empty),
+            (false, false) => Err(ProcFileError::Unrecognized),
         }
     }
 

@@ -1,6 +1,6 @@
 //! `/proc/zoneinfo`.
 
-use super::Unreadable;
+use super::ProcFileError;
 use super::text::{lines, number, reading, sum, words};
 use crate::model::Reading;
 
@@ -94,7 +94,7 @@ pub struct Zoneinfo {
 
 impl Zoneinfo {
     /// Parses the whole file and replaces the previous zones. After an error there are none.
-    pub fn parse(&mut self, text: &[u8]) -> Result<(), Unreadable> {
+    pub fn parse(&mut self, text: &[u8]) -> Result<(), ProcFileError> {
         self.zones.clear();
         self.truncated = false;
         for line in lines(text) {
@@ -105,7 +105,7 @@ impl Zoneinfo {
                 let Some(zone) = header(words) else { continue };
                 if self.zones.len() == ZONES_MAX {
                     self.zones.clear();
-                    return Err(Unreadable::TooMany);
+                    return Err(ProcFileError::TooMany);
                 }
                 self.zones.push(zone);
             } else if let Some(zone) = self.zones.last_mut() {
@@ -114,8 +114,8 @@ impl Zoneinfo {
         }
         match (self.zones.is_empty(), text.is_empty()) {
             (false, _) => Ok(()),
-            (true, true) => Err(Unreadable::Empty),
-            (true, false) => Err(Unreadable::Unrecognized),
+            (true, true) => Err(ProcFileError::Empty),
+            (true, false) => Err(ProcFileError::Unrecognized),
         }
     }
 

@@ -5,7 +5,14 @@ use proptest::prelude::*;
 use super::*;
 
 /// A record as login(1) and sshd write it.
-fn record(layout: Layout, kind: i16, pid: i32, line: &str, user: &str, seconds: u32) -> Vec<u8> {
+fn record(
+    layout: UtmpLayout,
+    kind: i16,
+    pid: i32,
+    line: &str,
+    user: &str,
+    seconds: u32,
+) -> Vec<u8> {
     let mut bytes = vec![0; layout.record_bytes()];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     put(KIND, &kind.to_ne_bytes());
@@ -14,29 +21,29 @@ fn record(layout: Layout, kind: i16, pid: i32, line: &str, user: &str, seconds: 
     put(USER, user.as_bytes());
     put(HOST, b"192.0.2.7");
     match layout {
-        Layout::Narrow => put(340, &seconds.to_ne_bytes()),
-        Layout::Wide => put(344, &i64::from(seconds).to_ne_bytes()),
+        UtmpLayout::Narrow => put(340, &seconds.to_ne_bytes()),
+        UtmpLayout::Wide => put(344, &i64::from(seconds).to_ne_bytes()),
     }
     bytes
 }
 
 #[test]
 fn records_are_as_long_as_the_c_library_has_them() {
-    assert_eq!(Layout::NATIVE.record_bytes(), size_of::<libc::utmpx>());
+    assert_eq!(UtmpLayout::NATIVE.record_bytes(), size_of::<libc::utmpx>());
     assert_eq!(std::mem::offset_of!(libc::utmpx, ut_pid), PID);
     assert_eq!(std::mem::offset_of!(libc::utmpx, ut_line), LINE);
     assert_eq!(std::mem::offset_of!(libc::utmpx, ut_user), USER);
     assert_eq!(std::mem::offset_of!(libc::utmpx, ut_host), HOST);
-    let time = match Layout::NATIVE {
-        Layout::Narrow => 340,
-        Layout::Wide => 344,
+    let time = match UtmpLayout::NATIVE {
+        UtmpLayout::Narrow => 340,
+        UtmpLayout::Wide => 344,
     };
     assert_eq!(std::mem::offset_of!(libc::utmpx, ut_tv), time);
 }
 
 #[test]
 fn only_logged_in_users_are_listed() {
-    for layout in [Layout::Narrow, Layout::Wide] {
+    for layout in [UtmpLayout::Narrow, UtmpLayout::Wide] {
         let file = [
             record(layout, 2, 0, "~", "reboot", 1_795_000_000),
             record(layout, 6, 812, "tty1", "LOGIN", 1_795_000_001),
@@ -66,11 +73,11 @@ fn only_logged_in_users_are_listed() {
 
 #[test]
 fn foreign_layouts_and_truncated_files_are_refused() {
-    assert_eq!(logins(b"", Layout::NATIVE), Ok(Vec::new()));
-    let narrow = record(Layout::Narrow, 7, 1, "pts/0", "anna", 1);
-    let found = logins(&narrow, Layout::Wide).unwrap_err().to_string();
+    assert_eq!(logins(b"", UtmpLayout::NATIVE), Ok(Vec::new()));
+    let narrow = record(UtmpLayout::Narrow, 7, 1, "pts/0", "anna", 1);
+    let found = logins(&narrow, UtmpLayout::Wide).unwrap_err().to_string();
     assert!(found.starts_with("it has 384 bytes, and each record 400"), "{found}");
-    assert!(logins(&narrow[1..], Layout::Narrow).is_err());
+    assert!(logins(&narrow[1..], UtmpLayout::Narrow).is_err());
 }
 
 proptest! {
@@ -81,7 +88,7 @@ proptest! {
             (0_i16..10, any::<i32>(), "\\PC{0,8}", "\\PC{0,8}", any::<u32>()), 0..6),
         flips in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..40),
     ) {
-        for layout in [Layout::Narrow, Layout::Wide] {
+        for layout in [UtmpLayout::Narrow, UtmpLayout::Wide] {
             let _ = logins(&bytes, layout);
             let mut file: Vec<u8> = records
                 .iter()

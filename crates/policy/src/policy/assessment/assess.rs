@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    AssessmentEvidence, AssessmentLimits, Baseline, EnginePhase, Holder, Lingering, MemoryPlatform,
-    MemoryState, Orphan, Reading, Trend, WedgeSign,
+    AssessmentEvidence, AssessmentLimits, Baseline, EnginePhase, Holder, LingeringMemory,
+    MemoryPlatform, MemoryState, Orphan, Reading, Trend, WedgeSign,
 };
 
 /// A fall by less than this is noise, and less than [`LEAST_HELD`] is not reported.
@@ -35,7 +35,7 @@ pub(super) enum DriverState {
 
 /// The inputs of an assessment.
 #[derive(Clone, Debug)]
-pub(super) struct Facts<'f> {
+pub(super) struct AssessmentInputs<'f> {
     pub(super) unaccounted: Reading<u64>,
     pub(super) baseline: Baseline,
     /// What of `unaccounted` is in each pool above its baseline, where there are several.
@@ -62,7 +62,7 @@ pub(super) struct Facts<'f> {
 
 /// Memory above the baseline without an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unexplained {
+pub(super) struct UnexplainedMemory {
     /// Time without a change.
     pub(super) still: Duration,
     /// Time since the remedies were tried, if they were.
@@ -79,7 +79,7 @@ pub(super) struct Assessed {
     pub(super) is_unexplained: bool,
 }
 
-impl Facts<'_> {
+impl AssessmentInputs<'_> {
     fn held(&self) -> Reading<u64> {
         self.unaccounted.map(|bytes| bytes.saturating_sub(self.baseline.bytes))
     }
@@ -105,8 +105,8 @@ fn is_user(holder: &Holder) -> bool {
 /// Assesses, with the evidence. `unexplained` is the time for which only a leak has been left as an
 /// explanation; it must be of the assessment before.
 pub(super) fn assess(
-    facts: &Facts<'_>,
-    unexplained: Option<Unexplained>,
+    facts: &AssessmentInputs<'_>,
+    unexplained: Option<UnexplainedMemory>,
 ) -> (Assessed, Vec<AssessmentEvidence>) {
     let mut assessor = Assessor { facts, evidence: Vec::new() };
     let held = facts.held().value();
@@ -121,7 +121,7 @@ pub(super) fn assess(
 }
 
 struct Assessor<'j, 'f> {
-    facts: &'j Facts<'f>,
+    facts: &'j AssessmentInputs<'f>,
     evidence: Vec<AssessmentEvidence>,
 }
 
@@ -204,13 +204,13 @@ impl Assessor<'_, '_> {
         {
             let pace = -trend.bytes_per_second;
             let seconds = (pace > 1.0).then(|| held as f64 / pace);
-            let (what, bytes_per_second) = (Lingering::Unaccounted, trend.bytes_per_second);
+            let (what, bytes_per_second) = (LingeringMemory::Unaccounted, trend.bytes_per_second);
             self.add(AssessmentEvidence::Falling { what, bytes_per_second, seconds });
             return Some(seconds);
         }
         let shmem = facts.shmem.value().unwrap_or(0);
         let trend = facts.shmem_trend.filter(is_sinking).filter(|_| shmem >= LEAST_HELD)?;
-        let (what, bytes_per_second) = (Lingering::Shmem, trend.bytes_per_second);
+        let (what, bytes_per_second) = (LingeringMemory::Shmem, trend.bytes_per_second);
         self.add(AssessmentEvidence::Falling { what, bytes_per_second, seconds: None });
         Some(None)
     }
@@ -272,10 +272,10 @@ impl Assessor<'_, '_> {
     }
 
     /// Only a leak is left: first what may bring it back is tried, then time must pass.
-    fn unexplained(&mut self, so_far: Option<Unexplained>) -> MemoryState {
+    fn unexplained(&mut self, so_far: Option<UnexplainedMemory>) -> MemoryState {
         self.add(AssessmentEvidence::NoHolders);
         self.add(AssessmentEvidence::DriverAnswers);
-        let Some(Unexplained { still, tried: Some(tried) }) = so_far else {
+        let Some(UnexplainedMemory { still, tried: Some(tried) }) = so_far else {
             self.add(AssessmentEvidence::NotTried);
             return MemoryState::Reclaimable;
         };

@@ -21,7 +21,7 @@ use crate::model::{
     ProgramEvent, Reading, SeriesKey,
 };
 use crate::policy::counters::{Cell, Counters};
-use assess::{Assessed, DriverState, Facts, Unexplained, assess};
+use assess::{Assessed, AssessmentInputs, DriverState, UnexplainedMemory, assess};
 use signs::Signs;
 
 /// Time between two assessments.
@@ -38,7 +38,7 @@ const MOST_AWAITED: usize = 64;
 
 /// Start of the time in which only a leak explains the memory.
 #[derive(Clone, Copy, Debug)]
-struct Since {
+struct LeakWindow {
     unexplained: Duration,
     /// Start of the time in which it has stayed between `low` and `high`.
     still: Duration,
@@ -48,7 +48,7 @@ struct Since {
 
 /// A remedy of this program that may reclaim memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Try {
+enum ReclaimAttempt {
     /// Dirty pages were written, then caches of every driver dropped.
     Drop,
     /// Memory was compacted.
@@ -82,10 +82,10 @@ pub(super) struct AssessmentWatch {
     /// A GPU's own memory that the driver attributes to no process, by GPU.
     on_gpus: Vec<(u32, u64)>,
     signs: Signs,
-    awaited: Vec<(DecisionId, Try)>,
+    awaited: Vec<(DecisionId, ReclaimAttempt)>,
     dropped: Option<Duration>,
     compacted: Option<Duration>,
-    since: Option<Since>,
+    since: Option<LeakWindow>,
     assessed_at: Option<Duration>,
     /// Whether there was ever a state other than `unknown`.
     has_assessed: bool,
@@ -182,8 +182,8 @@ impl AssessmentWatch {
     /// Remembers a decision that may bring memory back.
     pub(super) fn decided(&mut self, decision: &DecisionRecord) {
         let what = match &decision.action {
-            Action::DropCaches { what: CacheKind::All, sync: true } => Try::Drop,
-            Action::CompactMemory => Try::Compact,
+            Action::DropCaches { what: CacheKind::All, sync: true } => ReclaimAttempt::Drop,
+            Action::CompactMemory => ReclaimAttempt::Compact,
             _ => return,
         };
         if decision.is_act() {
@@ -203,8 +203,8 @@ impl AssessmentWatch {
         }
         let ended = Some(outcome.ended.uptime);
         match what {
-            Try::Drop => self.dropped = ended,
-            Try::Compact => self.compacted = ended,
+            ReclaimAttempt::Drop => self.dropped = ended,
+            ReclaimAttempt::Compact => self.compacted = ended,
         }
     }
 
@@ -267,16 +267,24 @@ impl AssessmentWatch {
             self.since = None;
             return;
         };
-        let since =
-            self.since.get_or_insert(Since { unexplained: at, still: at, low: held, high: held });
+        let since = self.since.get_or_insert(LeakWindow {
+            unexplained: at,
+            still: at,
+            low: held,
+            high: held,
+        });
         let (low, high) = (since.low.min(held), since.high.max(held));
         *since = match high - low <= SWING {
-            true => Since { low, high, ..*since },
-            false => Since { still: at, low: held, high: held, ..*since },
+            true => LeakWindow { low, high, ..*since },
+            false => LeakWindow { still: at, low: held, high: held, ..*since },
         };
     }
 
-    fn unexplained(&self, at: Duration, context: &AssessmentContext<'_>) -> Option<Unexplained> {
+    fn unexplained(
+        &self,
+        at: Duration,
+        context: &AssessmentContext<'_>,
+    ) -> Option<UnexplainedMemory> {
         let since = self.since?;
         // A change in this sample ends the steady time.
         let held = context.memory?.unaccounted.value()?;
@@ -284,10 +292,10 @@ impl AssessmentWatch {
         let still = if moves { Duration::ZERO } else { at.saturating_sub(since.still) };
         let tried = self.dropped.zip(self.compacted).map(|(one, other)| one.min(other));
         let tried = tried.filter(|tried| *tried >= since.unexplained);
-        Some(Unexplained { still, tried: tried.map(|tried| at.saturating_sub(tried)) })
+        Some(UnexplainedMemory { still, tried: tried.map(|tried| at.saturating_sub(tried)) })
     }
 
-    fn facts<'f>(&'f self, at: Duration, context: &AssessmentContext<'f>) -> Facts<'f> {
+    fn facts<'f>(&'f self, at: Duration, context: &AssessmentContext<'f>) -> AssessmentInputs<'f> {
         let is_current = |readings: &&HolderReadings| {
             readings.error.is_none() && at.saturating_sub(readings.read_at) <= CURRENT_WITHIN
         };
@@ -295,7 +303,7 @@ impl AssessmentWatch {
         let memory = context.memory;
         let known = |reading: Option<Reading<u64>>| reading.unwrap_or(Reading::Failed);
         let driver = self.driver_state(at, holders);
-        Facts {
+        AssessmentInputs {
             unaccounted: known(memory.map(|memory| memory.unaccounted)),
             baseline: memory.map_or_else(unlearned, |memory| memory.baseline),
             by_pool: context.by_pool,

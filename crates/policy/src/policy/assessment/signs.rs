@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    Event, EventKind, GpuLossSign, HolderReadings, KernelEvent, ProcessId, Recovery, TaskSeen,
+    Event, EventKind, GpuLossSign, HolderReadings, KernelEvent, ObservedTask, ProcessId, Recovery,
     WedgeSign, XidClass,
 };
 
@@ -24,7 +24,7 @@ const DRIVER_THREADS: [&str; 4] = ["nvidia", "nv_", "UVM ", "irq/nvidia"];
 /// A task that the kernel has reported as hung. Any user may name a task like one of the driver's,
 /// and pids are reused: two samples of `/proc` confirm it.
 #[derive(Clone, Debug)]
-struct Hung {
+struct HungTask {
     at: Duration,
     /// Pid of the waiting task.
     waiter: u32,
@@ -37,7 +37,7 @@ struct Hung {
 /// A task that was looked up.
 #[derive(Clone, Debug)]
 struct Task {
-    seen: TaskSeen,
+    seen: ObservedTask,
     /// Start of the samples in which it waits in the kernel.
     waits_since: Option<Duration>,
 }
@@ -50,7 +50,7 @@ pub(super) struct Signs {
     /// Pids that have the driver open.
     users: Vec<u32>,
     read_at: Duration,
-    hung: Option<Hung>,
+    hung: Option<HungTask>,
     /// Tasks that the kernel has reported, by pid.
     tasks: BTreeMap<u32, Task>,
     said: Option<(&'static str, Duration)>,
@@ -83,7 +83,7 @@ impl Signs {
 
     /// Whether `/proc` confirms it: the same waiter waits in the kernel in two samples, and the
     /// reported task belongs to the driver.
-    fn is_confirmed(&self, hung: &Hung) -> bool {
+    fn is_confirmed(&self, hung: &HungTask) -> bool {
         let waits =
             |task: &Task| task.waits_since.is_some_and(|since| since.max(hung.at) < self.read_at);
         let is_driver_thread = self.tasks.get(&hung.pid).is_some_and(|task| task.seen.is_kernel);
@@ -126,7 +126,7 @@ impl Signs {
                 });
                 if let Some((pid, comm)) = found {
                     let (comm, seconds) = (comm.into(), *seconds);
-                    self.hung = Some(Hung { at, waiter: *waiter, pid, comm, seconds });
+                    self.hung = Some(HungTask { at, waiter: *waiter, pid, comm, seconds });
                 }
             }
             _ => {}

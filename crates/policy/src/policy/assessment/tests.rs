@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::assess::{Assessed, DriverState, Facts, Unexplained, assess};
+use super::assess::{Assessed, AssessmentInputs, DriverState, UnexplainedMemory, assess};
 use crate::model::{
     AssessmentEvidence, AssessmentLimits, Baseline, EnginePhase, Holder, MemoryPlatform,
     MemoryState, Orphan, ProcessId, Reading, Trend, WedgeSign,
@@ -63,7 +63,7 @@ impl Inputs {
         }
     }
 
-    fn facts(&self) -> Facts<'_> {
+    fn facts(&self) -> AssessmentInputs<'_> {
         fn slices<T>(reading: &Reading<Vec<T>>) -> Reading<&[T]> {
             match reading {
                 Reading::Value(all) => Reading::Value(all),
@@ -71,7 +71,7 @@ impl Inputs {
                 Reading::Failed => Reading::Failed,
             }
         }
-        Facts {
+        AssessmentInputs {
             unaccounted: self.unaccounted,
             baseline: Baseline { bytes: GIB, is_learned: self.is_learned },
             shmem: self.shmem,
@@ -91,14 +91,14 @@ impl Inputs {
         }
     }
 
-    fn assess(&self, so_far: Option<Unexplained>) -> (Assessed, Vec<AssessmentEvidence>) {
+    fn assess(&self, so_far: Option<UnexplainedMemory>) -> (Assessed, Vec<AssessmentEvidence>) {
         assess(&self.facts(), so_far)
     }
 
     fn state(&self) -> MemoryState {
         // Far longer than any limit.
         let hours = Duration::from_secs(36_000);
-        self.assess(Some(Unexplained { still: hours, tried: Some(hours) })).0.state
+        self.assess(Some(UnexplainedMemory { still: hours, tried: Some(hours) })).0.state
     }
 }
 
@@ -137,7 +137,7 @@ fn unexplained_memory_is_leaked_exactly_after_leaked_after() {
     let leak = Inputs::leak();
     let seconds = |still, tried: Option<u64>| {
         let tried = tried.map(Duration::from_secs);
-        let so_far = Unexplained { still: Duration::from_secs(still), tried };
+        let so_far = UnexplainedMemory { still: Duration::from_secs(still), tried };
         leak.assess(Some(so_far)).0.state
     };
     assert_eq!(leak.assess(None).0.state, MemoryState::Reclaimable);

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::figures::DriverGrowth;
-use super::{Brake, CLEARLY, Own, TICKS, Taken};
+use super::{Brake, CLEARLY, OwnMemory, TICKS, Unreclaimable};
 use crate::model::{
     AccountEntry, Basis, EnginePhase, EngineSeen, HiddenProcess, MemoryAccount, Owner, ProcessId,
     ProcessMemory,
@@ -26,7 +26,7 @@ const LEAST_NAMED: u64 = 16 << 20;
 
 /// How much an engine has grown, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Grown<'a> {
+pub(super) struct EngineGrowth<'a> {
     pub(super) seen: &'a EngineSeen,
     pub(super) phase: EnginePhase,
     anonymous: u64,
@@ -51,8 +51,8 @@ pub(super) struct Grown<'a> {
 pub(super) struct Account<'a> {
     window: Duration,
     /// What the node has taken.
-    pub(super) taken: Taken,
-    pub(super) engines: Vec<Grown<'a>>,
+    pub(super) taken: Unreclaimable,
+    pub(super) engines: Vec<EngineGrowth<'a>>,
     /// Processes of no engine, each with what it has taken.
     others: Vec<ProcessMemory>,
     /// In sockets that no process was seen to have open.
@@ -63,7 +63,7 @@ pub(super) struct Account<'a> {
     scan_age: Option<Duration>,
 }
 
-impl Grown<'_> {
+impl EngineGrowth<'_> {
     /// What its processes show.
     fn own(&self) -> u64 {
         self.anonymous.saturating_add(self.shmem).saturating_add(self.outside)
@@ -231,7 +231,7 @@ impl<'a> Account<'a> {
     /// The growth of the largest owner except that engine.
     pub(super) fn most_without(&self, engine: &EngineSeen) -> u64 {
         let engines = self.engines.iter().filter(|own| own.seen.server != engine.server);
-        engines.map(Grown::all).chain([self.most_of_others()]).max().unwrap_or(0)
+        engines.map(EngineGrowth::all).chain([self.most_of_others()]).max().unwrap_or(0)
     }
 
     /// What the largest owner that is no engine has taken.
@@ -260,7 +260,7 @@ impl<'a> Account<'a> {
             let owner = Owner::Process { id: memory.id, comm: memory.comm.clone() };
             add(owner, memory.sum_bytes(), Basis::Processes);
         }
-        let sum = |of_engine: fn(&Grown<'_>) -> u64, of_other: fn(&ProcessMemory) -> u64| {
+        let sum = |of_engine: fn(&EngineGrowth<'_>) -> u64, of_other: fn(&ProcessMemory) -> u64| {
             let engines = self.engines.iter().map(of_engine);
             engines.chain(self.others.iter().map(of_other)).fold(0, u64::saturating_add)
         };
@@ -296,7 +296,11 @@ impl<'a> Account<'a> {
     }
 }
 
-fn engines(brake: &Brake, (since, now): (Duration, Duration), window: Duration) -> Vec<Grown<'_>> {
+fn engines(
+    brake: &Brake,
+    (since, now): (Duration, Duration),
+    window: Duration,
+) -> Vec<EngineGrowth<'_>> {
     let latest = brake.latest.iter();
     let grown = latest.map(|(seen, phase)| {
         let started = Duration::from_secs(seen.server.start_ticks / TICKS);
@@ -312,8 +316,8 @@ fn grown<'s>(
     (since, now): (Duration, Duration),
     (seen, phase): (&'s EngineSeen, EnginePhase),
     is_new: bool,
-) -> Grown<'s> {
-    let past: Vec<(Duration, Own)> = brake
+) -> EngineGrowth<'s> {
+    let past: Vec<(Duration, OwnMemory)> = brake
         .engines
         .since(since)
         .filter_map(|(at, engines)| {
@@ -321,8 +325,8 @@ fn grown<'s>(
             own.map(|own| (*at, *own))
         })
         .collect();
-    let last = Own::of(seen, phase);
-    let grown = |of: fn(&Own) -> u64| {
+    let last = OwnMemory::of(seen, phase);
+    let grown = |of: fn(&OwnMemory) -> u64| {
         let least = past.iter().map(|(_, own)| of(own)).min().unwrap_or(of(&last));
         of(&last).saturating_sub(if is_new { 0 } else { least })
     };
@@ -331,7 +335,7 @@ fn grown<'s>(
     });
     let has_worked =
         is_new && last.cpu_ms > 0 || past.iter().any(|(_, own)| own.cpu_ms != last.cpu_ms);
-    Grown {
+    EngineGrowth {
         seen,
         phase,
         anonymous: grown(|own| own.anonymous),

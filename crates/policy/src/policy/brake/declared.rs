@@ -34,11 +34,11 @@ const OTHERS: ProcessId = ProcessId { pid: u32::MAX, start_ticks: 0 };
 pub(in crate::policy) struct Declared {
     /// Engines of the first moment are as old as the world and have had their memory since then.
     has_begun: bool,
-    since: BTreeMap<Arc<str>, Life>,
+    since: BTreeMap<Arc<str>, DeclaredProcess>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Life {
+struct DeclaredProcess {
     pid: u32,
     start_ticks: u64,
     /// How long it has been on its way to be ready, or served: then it works, else it is idle.
@@ -72,11 +72,11 @@ impl Declared {
         engines
     }
 
-    fn life(&mut self, name: &Arc<str>, at: Duration) -> &mut Life {
+    fn life(&mut self, name: &Arc<str>, at: Duration) -> &mut DeclaredProcess {
         let taken = self.since.values().map(|life| life.pid).max().unwrap_or(1);
         let ticks = u64::try_from(at.as_millis()).unwrap_or(u64::MAX) * TICKS / 1_000;
         let start_ticks = if self.has_begun { ticks.max(1) } else { 0 };
-        let new = Life { pid: taken + 1, start_ticks, busy: Duration::ZERO, last: at };
+        let new = DeclaredProcess { pid: taken + 1, start_ticks, busy: Duration::ZERO, last: at };
         self.since.entry(Arc::clone(name)).or_insert(new)
     }
 }
@@ -181,7 +181,7 @@ fn bytes(value: f64) -> Reading<u64> {
     Reading::Value(value.max(0.0) as u64)
 }
 
-fn seen(name: &Arc<str>, life: Life, store: &SeriesStore) -> EngineSeen {
+fn seen(name: &Arc<str>, life: DeclaredProcess, store: &SeriesStore) -> EngineSeen {
     let engine = ("engine", &**name);
     let of = |series: &str, kind: Option<&str>| {
         let found = match kind {

@@ -25,7 +25,7 @@ use crate::model::{
     GpuReadings, HOST_POOL, HiddenProcess, HoldReason, Holder, HolderReadings, MemoryAccount,
     MemoryPools, Mode, Owner, ProcessId, ProcessMemory, Reading, SeriesKey,
 };
-use account::{Account, Grown};
+use account::{Account, EngineGrowth};
 pub(super) use declared::Declared;
 use figures::Figures;
 use history::{APART, CLOSE, History, LONG};
@@ -55,7 +55,7 @@ const TICKS: u64 = 100;
 
 /// Memory of the host's pool that cannot be reclaimed, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Taken {
+struct Unreclaimable {
     /// In no counter of the kernel, and huge pages in use: what drivers and processes take.
     outside: u64,
     /// Shared memory.
@@ -70,7 +70,7 @@ struct Taken {
 
 /// What one engine's processes show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Own {
+struct OwnMemory {
     server: ProcessId,
     loads: bool,
     anonymous: u64,
@@ -110,15 +110,15 @@ pub(super) enum Scope {
 pub(super) struct Brake {
     total: u64,
     available: Option<u64>,
-    node: History<Taken>,
-    engines: History<Vec<Own>>,
+    node: History<Unreclaimable>,
+    engines: History<Vec<OwnMemory>>,
     scans: History<ProcessScan>,
     figures: Figures,
     latest: Vec<(EngineSeen, EnginePhase)>,
     /// When engines were last searched for among all processes, and what was taken by then.
-    all_seen: Option<(Duration, Taken)>,
+    all_seen: Option<(Duration, Unreclaimable)>,
     /// The same of the last scan of all processes for what they have.
-    scanned: Option<(Duration, Taken)>,
+    scanned: Option<(Duration, Unreclaimable)>,
     is_cut: bool,
     account: Arc<MemoryAccount>,
     /// Engines that this program starts again when they have ended, and the mode in which it does.
@@ -147,7 +147,7 @@ impl Scope {
     }
 }
 
-impl Taken {
+impl Unreclaimable {
     /// All that is this node's memory.
     fn sum(self) -> u64 {
         [self.shmem, self.anonymous, self.kernel]
@@ -208,13 +208,13 @@ impl Brake {
         let host = pools.and_then(|pools| pools.pool(HOST_POOL));
         self.available = host.and_then(|host| host.figures.available.value());
         let total = host.and_then(|host| host.memory.total.value());
-        let taken = host.and_then(|host| Taken::of(&host.memory, store));
+        let taken = host.and_then(|host| Unreclaimable::of(&host.memory, store));
         if let (Some(total), Some(taken)) = (total, taken) {
             self.measured(at, total, taken);
         }
     }
 
-    fn measured(&mut self, at: Duration, total: u64, taken: Taken) {
+    fn measured(&mut self, at: Duration, total: u64, taken: Unreclaimable) {
         self.total = total;
         self.node.push(at, taken);
     }
@@ -231,7 +231,7 @@ impl Brake {
         if scope == Scope::All {
             self.all_seen = self.taken_by(at);
         }
-        let own = self.latest.iter().map(|(seen, phase)| Own::of(seen, *phase));
+        let own = self.latest.iter().map(|(seen, phase)| OwnMemory::of(seen, *phase));
         self.engines.push(at, own.collect());
     }
 
@@ -253,7 +253,7 @@ impl Brake {
     }
 
     /// The last sample before then: later growth may be of a process that started afterwards.
-    fn taken_by(&self, at: Duration) -> Option<(Duration, Taken)> {
+    fn taken_by(&self, at: Duration) -> Option<(Duration, Unreclaimable)> {
         self.node.up_to(at).map(|(_, taken)| (at, *taken))
     }
 
@@ -404,7 +404,8 @@ impl Brake {
     /// before the first full scan. Earlier growth may be of any process.
     fn since(&self, now: Duration, window: Duration) -> Duration {
         let begin = now.saturating_sub(window);
-        let is_there = |own: &Own| self.latest.iter().any(|(seen, _)| seen.server == own.server);
+        let is_there =
+            |own: &OwnMemory| self.latest.iter().any(|(seen, _)| seen.server == own.server);
         let samples = self.engines.iter().rev().take_while(|(at, _)| *at >= begin);
         let samples = samples.take_while(|(_, all)| all.iter().all(is_there));
         // Between distant samples an engine may have come and gone.
@@ -418,13 +419,13 @@ impl Brake {
     }
 
     /// What the node has taken since it had least.
-    fn taken(&self, since: Duration) -> Taken {
-        let grown = |of: fn(&Taken) -> u64| {
+    fn taken(&self, since: Duration) -> Unreclaimable {
+        let grown = |of: fn(&Unreclaimable) -> u64| {
             let seen = self.node.since(since).map(|(_, taken)| of(taken));
             let last = self.node.last().map_or(0, |(_, taken)| of(taken));
             last.saturating_sub(seen.min().unwrap_or(last))
         };
-        Taken {
+        Unreclaimable {
             outside: grown(|taken| taken.outside),
             shmem: grown(|taken| taken.shmem),
             anonymous: grown(|taken| taken.anonymous),
@@ -440,7 +441,7 @@ impl Brake {
         if at < since {
             return 0;
         }
-        let outside = |(_, taken): &(Duration, Taken)| taken.outside;
+        let outside = |(_, taken): &(Duration, Unreclaimable)| taken.outside;
         let least = self.node.since(since).map(outside).min().unwrap_or(taken.outside);
         // Memory returned since then may have been taken by another process.
         let kept = self.node.since(at).map(outside).fold(taken.outside, u64::min);
@@ -449,14 +450,14 @@ impl Brake {
 
     /// What has been taken outside of all counters until then.
     fn outside_until(&self, since: Duration, until: Duration) -> u64 {
-        let outside = |(_, taken): &(Duration, Taken)| taken.outside;
+        let outside = |(_, taken): &(Duration, Unreclaimable)| taken.outside;
         let least = self.node.since(since).map(outside).min().unwrap_or(0);
         let then = self.node.up_to(until).filter(|(at, _)| *at >= since).map_or(0, outside);
         then.saturating_sub(least)
     }
 }
 
-impl Own {
+impl OwnMemory {
     fn of(seen: &EngineSeen, phase: EnginePhase) -> Self {
         let sum = |of: fn(&EngineProcess) -> Reading<u64>| {
             let known = seen.processes.iter().filter_map(|process| of(process).value());
@@ -489,15 +490,15 @@ fn shown(name: &str, labels: &[(&str, &str)], value: f64) -> Evidence {
 
 /// The engine with most of the growth: loading before ready, and clearly more than every other
 /// engine and process.
-fn clear_eater<'e>(account: &'e Account<'_>, least: u64) -> Option<&'e Grown<'e>> {
+fn clear_eater<'e>(account: &'e Account<'_>, least: u64) -> Option<&'e EngineGrowth<'e>> {
     let (engines, total) = (&account.engines, account.taken.sum());
-    let theirs = engines.iter().map(Grown::all).fold(0, u64::saturating_add);
+    let theirs = engines.iter().map(EngineGrowth::all).fold(0, u64::saturating_add);
     if total < least || theirs < total / 2 {
         return None;
     }
     let least = least.max(account.most_of_others().saturating_mul(CLEARLY));
-    let eats = |engine: &Grown<'_>| engine.all() >= least && engine.all() >= total / 4;
-    let of = |is_wanted: &dyn Fn(&Grown<'_>) -> bool| {
+    let eats = |engine: &EngineGrowth<'_>| engine.all() >= least && engine.all() >= total / 4;
+    let of = |is_wanted: &dyn Fn(&EngineGrowth<'_>) -> bool| {
         let wanted = engines.iter().enumerate().filter(|(_, own)| is_wanted(own) && eats(own));
         wanted.map(|(place, own)| (place, own.all())).collect::<Vec<_>>()
     };

@@ -6,9 +6,9 @@ use super::Brake;
 use crate::model::{Owner, ProcessMemory, Reading, SeriesKey};
 use crate::policy::counters::Counters;
 
-type Kind = (&'static str, fn(&ProcessMemory) -> u64);
+type OwnerMemoryKind = (&'static str, fn(&ProcessMemory) -> u64);
 
-const KINDS: [Kind; 5] = [
+const KINDS: [OwnerMemoryKind; 5] = [
     ("anon", |memory| memory.anon_bytes),
     ("shmem", |memory| memory.shmem_bytes),
     ("hugetlb", |memory| memory.hugetlb_bytes),

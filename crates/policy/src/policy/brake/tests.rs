@@ -69,7 +69,7 @@ fn scan(engines: &[Engine], others: &[ProcessMemory]) -> ProcessScan {
 /// What there is at one moment.
 #[derive(Clone, Debug, Default)]
 struct Scene {
-    taken: Taken,
+    taken: Unreclaimable,
     engines: Vec<Engine>,
     others: Vec<ProcessMemory>,
     /// The driver's figures, by the engine's name; those of other processes by "-".
@@ -113,9 +113,11 @@ fn chosen_of(before: &Scene, after: &Scene) -> Result<String, HoldReason> {
     brake.choose(now).map(|engine| engine.name.to_string())
 }
 
+type Usage<'e> = (Unreclaimable, &'e [Engine]);
+
 /// The same where only engines have memory, and the driver reports nothing.
-fn chosen(before: (Taken, &[Engine]), after: (Taken, &[Engine])) -> Result<String, HoldReason> {
-    let scene = |(taken, engines): (Taken, &[Engine])| Scene {
+fn chosen(before: Usage<'_>, after: Usage<'_>) -> Result<String, HoldReason> {
+    let scene = |(taken, engines): (Unreclaimable, &[Engine])| Scene {
         taken,
         engines: engines.to_vec(),
         ..Scene::default()
@@ -123,8 +125,8 @@ fn chosen(before: (Taken, &[Engine]), after: (Taken, &[Engine])) -> Result<Strin
     chosen_of(&scene(before), &scene(after))
 }
 
-fn outside(gib: u64) -> Taken {
-    Taken { outside: gib * GIB, ..Taken::default() }
+fn outside(gib: u64) -> Unreclaimable {
+    Unreclaimable { outside: gib * GIB, ..Unreclaimable::default() }
 }
 
 const LOADING: Engine = Engine { name: "l", phase: EnginePhase::Loading, ..OLD };
@@ -339,7 +341,7 @@ fn slow_growth_is_attributed_over_minutes() {
     for second in 0..240 {
         now = START + Duration::from_secs(second);
         let scene = Scene {
-            taken: Taken { outside: second * (8 << 20), ..Taken::default() },
+            taken: Unreclaimable { outside: second * (8 << 20), ..Unreclaimable::default() },
             engines: vec![engine(second)],
             ..Scene::default()
         };
@@ -355,9 +357,9 @@ fn slow_growth_is_attributed_over_minutes() {
 
 #[test]
 fn growing_slab_is_the_kernels_and_swapped_memory_may_be_compressed() {
-    let slab = Taken { kernel: 16 * GIB, ..outside(2) };
+    let slab = Unreclaimable { kernel: 16 * GIB, ..outside(2) };
     assert_eq!(chosen((outside(1), &[LOADING]), (slab, &[works(LOADING)])), UNCLEAR);
-    let swapped = Taken { swapped: 8 * GIB, ..outside(9) };
+    let swapped = Unreclaimable { swapped: 8 * GIB, ..outside(9) };
     assert_eq!(chosen((outside(1), &[LOADING]), (swapped, &[works(LOADING)])), UNCLEAR);
 }
 
@@ -366,18 +368,18 @@ fn loading_comes_before_serving_when_both_grow() {
     let (small, large) = (3 * GIB, 5 * GIB);
     let served = Engine { anonymous: large, ..OLD };
     let loading = Engine { anonymous: small, ..LOADING };
-    let taken = Taken { anonymous: 8 * GIB, ..Taken::default() };
-    let chosen = chosen((Taken::default(), &[OLD, LOADING]), (taken, &[served, loading]));
+    let taken = Unreclaimable { anonymous: 8 * GIB, ..Unreclaimable::default() };
+    let chosen = chosen((Unreclaimable::default(), &[OLD, LOADING]), (taken, &[served, loading]));
     assert_eq!(chosen, Ok("l".to_owned()));
 }
 
 #[test]
 fn growth_mostly_of_others_stops_no_engine() {
-    let taken = Taken { anonymous: 8 * GIB, ..Taken::default() };
+    let taken = Unreclaimable { anonymous: 8 * GIB, ..Unreclaimable::default() };
     let loading = Engine { anonymous: GIB, ..LOADING };
-    assert_eq!(chosen((Taken::default(), &[LOADING]), (taken, &[loading])), UNCLEAR);
-    let shmem = Taken { shmem: 8 * GIB, ..Taken::default() };
-    assert_eq!(chosen((Taken::default(), &[LOADING]), (shmem, &[LOADING])), UNCLEAR);
+    assert_eq!(chosen((Unreclaimable::default(), &[LOADING]), (taken, &[loading])), UNCLEAR);
+    let shmem = Unreclaimable { shmem: 8 * GIB, ..Unreclaimable::default() };
+    assert_eq!(chosen((Unreclaimable::default(), &[LOADING]), (shmem, &[LOADING])), UNCLEAR);
     assert_eq!(chosen((outside(9), &[LOADING]), (outside(9), &[LOADING])), UNCLEAR, "none");
 }
 

@@ -23,8 +23,8 @@ use super::evidence;
 use super::rule::{RuleGroup, RuleScope};
 use crate::model::{
     ClusterNames, ClusterReadings, ClusterStatus, FleetAction, MOST_NODES, MOST_PEERS,
-    MOST_SERIES_OF_A_NODE, Moment, NodeMemory, NodeNews, NodeReadings, NodeStatus, Reading,
-    Rejection, Schema, SeriesKey, Wanted, WellLevel, series_of_node,
+    MOST_SERIES_OF_A_NODE, Moment, NodeHealthLevel, NodeMemory, NodeNews, NodeReadings, NodeStatus,
+    Reading, Rejection, Schema, SeriesKey, Wanted, series_of_node,
 };
 
 /// Requested of each node even if no rule reads them: people see them, and they distinguish a
@@ -57,7 +57,7 @@ pub(super) struct Cluster {
     mirror: Mirror,
     nodes: BTreeMap<Arc<str>, RemoteNode>,
     /// Series of nodes that have gone, the oldest first; new nodes reuse them.
-    retired: VecDeque<(Arc<str>, Cells)>,
+    retired: VecDeque<(Arc<str>, ClusterNodeCells)>,
     refused: Option<[Cell; Rejection::ALL.len()]>,
     /// This node's own series for the fleet's limit.
     fleet: Option<[FleetCells; FleetAction::ALL.len()]>,
@@ -85,15 +85,15 @@ struct RemoteNode {
     took: Duration,
     /// The URL of its page, as it was known last.
     url: Option<Arc<str>>,
-    cells: Option<Cells>,
+    cells: Option<ClusterNodeCells>,
 }
 
-/// The series of each level, in the order of [`WellLevel::ALL`].
-type LevelIds = [Option<SeriesId>; WellLevel::ALL.len()];
+/// The series of each level, in the order of [`NodeHealthLevel::ALL`].
+type LevelIds = [Option<SeriesId>; NodeHealthLevel::ALL.len()];
 
 /// The series about one node.
 #[derive(Clone, Copy, Debug)]
-struct Cells {
+struct ClusterNodeCells {
     up: Cell,
     age: Cell,
     took: Cell,
@@ -102,7 +102,7 @@ struct Cells {
 }
 
 /// This node's own counters and series.
-pub(super) type Own<'a> = (&'a mut Counters, &'a mut SeriesStore);
+pub(super) type OwnSeries<'a> = (&'a mut Counters, &'a mut SeriesStore);
 
 impl Cluster {
     /// Sets the name of this node in its cluster; `None`: it is in none.
@@ -174,7 +174,7 @@ impl Cluster {
     }
 
     /// Takes in what other nodes said.
-    pub(super) fn observe(&mut self, at: Moment, readings: &ClusterReadings, own: Own<'_>) {
+    pub(super) fn observe(&mut self, at: Moment, readings: &ClusterReadings, own: OwnSeries<'_>) {
         if self.names.is_none() {
             return;
         }
@@ -203,7 +203,7 @@ impl Cluster {
     }
 
     /// The series about a node.
-    fn cells(&mut self, node: &Arc<str>, (counters, store): Own<'_>) -> Cells {
+    fn cells(&mut self, node: &Arc<str>, (counters, store): OwnSeries<'_>) -> ClusterNodeCells {
         if let Some(place) = self.retired.iter().position(|(name, _)| name == node) {
             self.retired.remove(place);
         } else if self.retired.len() >= MOST_PEERS
@@ -211,10 +211,10 @@ impl Cluster {
         {
             return cells.reused(node, counters, store);
         }
-        Cells::new(node, counters, store)
+        ClusterNodeCells::new(node, counters, store)
     }
 
-    fn count_refused(&mut self, report: &NodeReadings, (counters, store): Own<'_>) {
+    fn count_refused(&mut self, report: &NodeReadings, (counters, store): OwnSeries<'_>) {
         let cells = self.refused.get_or_insert_with(|| {
             Rejection::ALL.map(|reason| {
                 let labels = [("reason", reason.name())];
@@ -382,10 +382,10 @@ fn memory_ids<'k>(keys: impl Iterator<Item = (&'k SeriesKey, SeriesId)>) -> [Opt
 }
 
 /// The level of a node, if it reports one.
-fn level(ids: LevelIds, store: &SeriesStore) -> Option<WellLevel> {
+fn level(ids: LevelIds, store: &SeriesStore) -> Option<NodeHealthLevel> {
     let is_set = |id: SeriesId| matches!(store.latest(id), Reading::Value(value) if value > 0.0);
     // Of a node that reports several, the worst.
-    let mut set = WellLevel::ALL.into_iter().zip(ids).rev();
+    let mut set = NodeHealthLevel::ALL.into_iter().zip(ids).rev();
     set.find(|(_, id)| id.is_some_and(is_set)).map(|(level, _)| level)
 }
 
@@ -395,7 +395,7 @@ fn level_ids<'k>(keys: impl Iterator<Item = (&'k SeriesKey, SeriesId)>) -> Level
     for (key, id) in keys.filter(|(key, _)| *key.name == *HEALTH) {
         let label = key.labels.iter().find(|(name, _)| **name == *"level");
         let place = label.and_then(|(_, level)| {
-            WellLevel::NAMES.into_iter().position(|known| *known == **level)
+            NodeHealthLevel::NAMES.into_iter().position(|known| *known == **level)
         });
         if let Some(place) = place {
             found[place] = Some(id);
@@ -418,7 +418,7 @@ fn unknown_here(
 }
 
 impl RemoteNode {
-    fn new(cells: Option<Cells>) -> Self {
+    fn new(cells: Option<ClusterNodeCells>) -> Self {
         Self {
             schema: Arc::default(),
             ids: Vec::new(),
@@ -531,8 +531,8 @@ fn or_ended(reading: Reading<f64>) -> Reading<f64> {
     }
 }
 
-impl Cells {
-    /// In the order of [`Cells::all`].
+impl ClusterNodeCells {
+    /// In the order of [`ClusterNodeCells::all`].
     const NAMES: [&str; 5] = [
         "uma_cluster_peer_up",
         "uma_cluster_peer_last_answer_age_seconds",

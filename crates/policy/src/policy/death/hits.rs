@@ -24,7 +24,7 @@ pub(super) const SIGTERM: i32 = 15;
 
 /// Something that killed one of them.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Hit {
+pub(super) struct KillEvidence {
     /// When, on the uptime clock.
     pub(super) at: Option<Duration>,
     pub(super) killer: Killer,
@@ -35,7 +35,7 @@ pub(super) struct Hit {
     pub(super) is_certain: bool,
 }
 
-impl Hit {
+impl KillEvidence {
     /// The earliest first, those without a time last; who says more first.
     pub(super) fn order(one: &Self, other: &Self) -> Ordering {
         let key = |hit: &Self| (hit.at.is_none(), hit.at, !hit.is_certain);
@@ -64,7 +64,7 @@ pub(super) fn of(
     death: &Circumstances<'_>,
     ended: Moment,
     words: &[(String, LastWords)],
-) -> Vec<Hit> {
+) -> Vec<KillEvidence> {
     let mut hits = Vec::new();
     let events = death.events.iter().filter_map(|event| of_event(death, ended, event));
     hits.extend(events);
@@ -82,11 +82,15 @@ pub(super) fn of(
 
 /// A kill of Ray's memory monitor, which only log lines show: those count where something else
 /// shows that the engine failed.
-fn of_ray(death: &Circumstances<'_>, words: &[(String, LastWords)], hits: &[Hit]) -> Option<Hit> {
+fn of_ray(
+    death: &Circumstances<'_>,
+    words: &[(String, LastWords)],
+    hits: &[KillEvidence],
+) -> Option<KillEvidence> {
     let is = |wanted: Reason| words.iter().find(|(_, words)| words.reason() == wanted);
     let (line, _) = is(Reason::RayMemoryMonitor)?;
     let has_code = matches!(death.exit, ExitStatus::Code { code: 1.. } | ExitStatus::Signal { .. });
-    (has_code || !hits.is_empty() || is(Reason::GaveUp).is_some()).then(|| Hit {
+    (has_code || !hits.is_empty() || is(Reason::GaveUp).is_some()).then(|| KillEvidence {
         at: None,
         killer: Killer::UserspaceOom { daemon: KillerDaemon::Ray },
         proof: DeathProof::LogLine { line: line.clone() },
@@ -97,7 +101,7 @@ fn of_ray(death: &Circumstances<'_>, words: &[(String, LastWords)], hits: &[Hit]
 
 /// A kill of Ray's memory monitor, by the log of the raylet. The engine's user can write that log,
 /// so it counts only for a process that has ended, and not in another way. Ray sends SIGKILL.
-fn of_raylet(death: &Circumstances<'_>, ended: Moment, kill: &RayKill) -> Option<Hit> {
+fn of_raylet(death: &Circumstances<'_>, ended: Moment, kill: &RayKill) -> Option<KillEvidence> {
     let relative = death.family.iter().find(|relative| relative.id == kill.id);
     let status = relative.map_or(ExitStatus::Unknown, |relative| relative.status);
     let is_killed = match status {
@@ -109,7 +113,7 @@ fn of_raylet(death: &Circumstances<'_>, ended: Moment, kill: &RayKill) -> Option
     let is_after_end = kill.ended_at > ended.uptime + SLACK;
     let at = if is_after_end { kill.ended_at } else { kill.ended_at.min(ended.uptime) };
     let pid = kill.id.pid;
-    is_killed.then(|| Hit {
+    is_killed.then(|| KillEvidence {
         at: Some(at),
         killer: Killer::UserspaceOom { daemon: KillerDaemon::Ray },
         proof: DeathProof::RayletLine { pid, line: super::shown(&kill.line) },
@@ -132,7 +136,7 @@ fn uptime(event: &Event, ended: Moment) -> Option<Duration> {
     }
 }
 
-fn of_event(death: &Circumstances<'_>, ended: Moment, event: &Event) -> Option<Hit> {
+fn of_event(death: &Circumstances<'_>, ended: Moment, event: &Event) -> Option<KillEvidence> {
     if event.is_claimed() {
         return None;
     }
@@ -178,7 +182,7 @@ fn of_event(death: &Circumstances<'_>, ended: Moment, event: &Event) -> Option<H
         seconds_before: None,
     });
     let proof = DeathProof::Event { event: Box::new(event.clone()), fits_by };
-    Some(Hit { at, killer, proof, worker, is_certain: true })
+    Some(KillEvidence { at, killer, proof, worker, is_certain: true })
 }
 
 /// How that kill is known to be one of the family's.
@@ -231,7 +235,7 @@ fn fits(
     }
 }
 
-fn of_own_stops(death: &Circumstances<'_>, ended: Moment) -> Vec<Hit> {
+fn of_own_stops(death: &Circumstances<'_>, ended: Moment) -> Vec<KillEvidence> {
     let of_family = |stop: &&super::OwnStop| {
         let is_one = |relative: &Relative| stop.processes.contains(&relative.id);
         let server = death.who.server.is_some_and(|server| stop.processes.contains(&server));
@@ -240,7 +244,7 @@ fn of_own_stops(death: &Circumstances<'_>, ended: Moment) -> Vec<Hit> {
         let in_time = stop.at.uptime <= ended.uptime + slack;
         in_time && (server || death.family.iter().any(is_one))
     };
-    let hit = |stop: &super::OwnStop| Hit {
+    let hit = |stop: &super::OwnStop| KillEvidence {
         at: Some(stop.at.uptime),
         killer: Killer::Umawarden { decision: stop.decision, rule: stop.rule.clone() },
         proof: DeathProof::Decision { decision: stop.decision, acted: Some(stop.at.utc) },
@@ -251,7 +255,7 @@ fn of_own_stops(death: &Circumstances<'_>, ended: Moment) -> Vec<Hit> {
 }
 
 /// A process of it that ended by a signal.
-fn of_status(death: &Circumstances<'_>, relative: &Relative) -> Option<Hit> {
+fn of_status(death: &Circumstances<'_>, relative: &Relative) -> Option<KillEvidence> {
     let ExitStatus::Signal { signal } = relative.status else { return None };
     let is_server = death.who.server == Some(relative.id);
     // Those who end their children ask them with SIGTERM and its like.
@@ -269,7 +273,7 @@ fn of_status(death: &Circumstances<'_>, relative: &Relative) -> Option<Hit> {
     let status = relative.status;
     let worker = KilledWorker { pid: Some(pid), comm: comm.clone(), status, seconds_before: None };
     let reported_by = relative.reported_by.to_owned();
-    Some(Hit {
+    Some(KillEvidence {
         at: relative.ended,
         killer,
         proof: DeathProof::Process { pid, comm, status, reported_by },
@@ -279,11 +283,11 @@ fn of_status(death: &Circumstances<'_>, relative: &Relative) -> Option<Hit> {
 }
 
 /// Counters that only a kill raises, where no event reports it.
-fn of_counters(death: &Circumstances<'_>, hits: &[Hit]) -> Vec<Hit> {
+fn of_counters(death: &Circumstances<'_>, hits: &[KillEvidence]) -> Vec<KillEvidence> {
     if hits.iter().any(|hit| matches!(hit.killer, Killer::KernelOom { .. })) {
         return Vec::new();
     }
-    let hit = |proof| Hit {
+    let hit = |proof| KillEvidence {
         at: None,
         killer: Killer::KernelOom {
             constraint: None,
@@ -309,7 +313,7 @@ fn of_counters(death: &Circumstances<'_>, hits: &[Hit]) -> Vec<Hit> {
 }
 
 /// What the engine says of a process of it that was killed.
-fn of_words(death: &Circumstances<'_>, line: &str, words: &LastWords) -> Option<Hit> {
+fn of_words(death: &Circumstances<'_>, line: &str, words: &LastWords) -> Option<KillEvidence> {
     let LastWords::WorkerDied { worker, pid, status } = words else { return None };
     // In a container it counts its processes itself.
     let pid = pid.filter(|_| death.who.container.is_none());
@@ -320,7 +324,7 @@ fn of_words(death: &Circumstances<'_>, line: &str, words: &LastWords) -> Option<
         Killer::Signal { signal, sender: None }
     };
     let worker = KilledWorker { pid, comm: worker.clone(), status: *status, seconds_before: None };
-    Some(Hit {
+    Some(KillEvidence {
         at: None,
         killer,
         proof: DeathProof::LogLine { line: line.to_owned() },

@@ -20,7 +20,7 @@ use crate::model::{
     KilledWorker, Killer, KillerDaemon, LastHealth, Moment, ProcessId, RankDeaths, RayKill, RuleId,
     Survivor, signal_name,
 };
-use hits::Hit;
+use hits::KillEvidence;
 pub(super) use observed::{Kills, ObservedDeath, REPORT_AFTER, memory, own_bytes};
 
 /// A worker that was killed longer before the end is not what ended it: a watchdog of NCCL takes
@@ -144,7 +144,7 @@ pub struct Circumstances<'a> {
 pub fn explain(death: &Circumstances<'_>, ended: Moment) -> DeathReport {
     let words = words(death.log);
     let mut hits = hits::of(death, ended, &words);
-    hits.sort_by(Hit::order);
+    hits.sort_by(KillEvidence::order);
     let cause = cause(death, ended, &hits);
     let killed_workers = killed_workers(death, ended, &hits);
     let (killer, mut proofs) = match cause {
@@ -190,9 +190,14 @@ pub fn explain(death: &Circumstances<'_>, ended: Moment) -> DeathReport {
 }
 
 /// The hit that began it all: the earliest that is not too long ago.
-fn cause<'h>(death: &Circumstances<'_>, ended: Moment, hits: &'h [Hit]) -> Option<&'h Hit> {
-    let is_near =
-        |hit: &&Hit| hit.at.is_none_or(|at| ended.uptime.saturating_sub(at) <= CAUSES_WITHIN);
+fn cause<'h>(
+    death: &Circumstances<'_>,
+    ended: Moment,
+    hits: &'h [KillEvidence],
+) -> Option<&'h KillEvidence> {
+    let is_near = |hit: &&KillEvidence| {
+        hit.at.is_none_or(|at| ended.uptime.saturating_sub(at) <= CAUSES_WITHIN)
+    };
     let near = hits.iter().filter(is_near);
     let certain = near.clone().find(|hit| hit.is_certain);
     // What only a process' own status shows may be what its end was asked for. A log line that
@@ -203,7 +208,7 @@ fn cause<'h>(death: &Circumstances<'_>, ended: Moment, hits: &'h [Hit]) -> Optio
 }
 
 /// Whether that is how one ends that was asked to, or whose head has ended before.
-fn is_answer(death: &Circumstances<'_>, ended: Moment, hit: &Hit) -> bool {
+fn is_answer(death: &Circumstances<'_>, ended: Moment, hit: &KillEvidence) -> bool {
     let is_after_head = hit.at.is_some_and(|at| at > ended.uptime);
     let is_asked = |asked: &AskedToEnd| hit.at.is_none_or(|at| at >= asked.at);
     !hit.is_certain && (is_after_head || death.asked.as_ref().is_some_and(is_asked))
@@ -289,14 +294,19 @@ fn shown(line: &str) -> String {
     format!("{cut}…")
 }
 
-fn killed_workers(death: &Circumstances<'_>, ended: Moment, hits: &[Hit]) -> Vec<KilledWorker> {
+fn killed_workers(
+    death: &Circumstances<'_>,
+    ended: Moment,
+    hits: &[KillEvidence],
+) -> Vec<KilledWorker> {
     let server = death.who.server.map(|server| server.pid);
     let mut killed: Vec<KilledWorker> = Vec::new();
-    let pid = |hit: &Hit| hit.worker.as_ref().and_then(|worker| worker.pid);
+    let pid = |hit: &KillEvidence| hit.worker.as_ref().and_then(|worker| worker.pid);
     for hit in hits.iter().filter(|hit| !is_answer(death, ended, hit)) {
         // An event has the name at the end, and its clock drifts from that of the exit status.
-        let by_event =
-            |other: &&Hit| other.is_certain && pid(hit).is_some() && pid(other) == pid(hit);
+        let by_event = |other: &&KillEvidence| {
+            other.is_certain && pid(hit).is_some() && pid(other) == pid(hit)
+        };
         let hit = hits.iter().find(by_event).unwrap_or(hit);
         let Some(worker) = &hit.worker else { continue };
         let is_server = worker.pid.is_some() && worker.pid == server;

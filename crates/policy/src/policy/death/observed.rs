@@ -12,7 +12,7 @@ use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain, is_memory_sho
 use crate::model::{
     Action, DeathMemory, DeathReport, Deceased, DecisionId, DecisionRecord, EngineHealth,
     EnginePhase, EngineProcess, EngineSeen, Event, EventKind, ExitStatus, KernelEvent, LastHealth,
-    Mode, Moment, Orphan, Outcome, ProcessEnd, ProcessId, Reading, Requested, Supervisor, Target,
+    Mode, Moment, OnRequest, Orphan, Outcome, ProcessEnd, ProcessId, Reading, Supervisor, Target,
     Workload, WorkloadEnd, WorkloadLog,
 };
 use crate::policy::Context;
@@ -313,7 +313,7 @@ impl ObservedDeath<'_> {
     /// A stop of its supervisor. Docker and systemd do not report the signal: the one that ended it
     /// is theirs, unless a fault of its own raised that.
     fn asked(&self, exit: ExitStatus, ended: Moment) -> Option<AskedToEnd> {
-        self.end.filter(|end| end.requested == Requested::Yes)?;
+        self.end.filter(|end| end.requested == OnRequest::Yes)?;
         let signal = exit.signal().filter(|signal| !is_own_fault(*signal)).unwrap_or(SIGTERM);
         let sender = match self.held?.supervisor {
             Supervisor::Docker => "docker stop or docker kill",

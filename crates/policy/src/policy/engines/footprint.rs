@@ -66,13 +66,13 @@ impl Footprint {
 
 /// The last sample that showed progress.
 #[derive(Clone, Debug)]
-pub(super) struct Mark {
+pub(super) struct ProgressMark {
     pub(super) at: Duration,
     pub(super) footprint: Footprint,
     log: (Duration, Option<u64>),
 }
 
-impl Mark {
+impl ProgressMark {
     pub(super) fn new(at: Duration, footprint: Footprint) -> Self {
         let log = (at, footprint.log);
         Self { at, footprint, log }

@@ -17,7 +17,7 @@ const LONGEST: usize = 200;
 
 /// What the labels come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct About {
+pub(super) struct EngineInfoLabels {
     engine: Arc<str>,
     kind: EngineKind,
     model: Option<Arc<str>>,
@@ -28,7 +28,7 @@ pub(super) struct About {
     unit: Option<Arc<str>>,
 }
 
-impl About {
+impl EngineInfoLabels {
     pub(super) fn of(seen: &EngineSeen) -> Self {
         // A container that only the process itself claims is none.
         let container = seen.container_name.as_ref().or(seen.container.as_ref());
@@ -98,7 +98,7 @@ impl InfoCells {
     /// The place of an engine's series.
     pub(super) fn take(
         &mut self,
-        about: &About,
+        about: &EngineInfoLabels,
         counters: &mut Counters,
         store: &mut SeriesStore,
     ) -> Cell {

@@ -6,17 +6,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::footprint::{Footprint, Mark};
+use super::footprint::{Footprint, ProgressMark};
 use super::ranks::GangState;
 use super::recent::RecentLevels;
-use super::release::{Levels, Own};
+use super::release::{Levels, ResidualMemory};
 use crate::engines::facts;
 use crate::model::{
     EngineHealth, EngineLoad, EnginePhase, EngineProcess, EngineSeen, HealthResponse, Moment,
     ProcessId, Reading, WhyUnknown, bytes_text,
 };
 use crate::policy::status::EngineStatus;
-use stuck::Stall;
+use stuck::EngineStall;
 
 /// An engine that cannot be asked is ready when it has not read or grown for so long since it began
 /// to load; one that never seemed to load, for longer.
@@ -53,7 +53,7 @@ const REFUSALS: u32 = 2;
 
 /// What has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum LifeChange {
     Phase { from: Option<EnginePhase>, to: EnginePhase, reason: String },
     Stuck { stuck: bool, reason: String },
 }
@@ -88,7 +88,7 @@ pub(super) struct Life {
     since: Moment,
     reason: Arc<str>,
     is_stuck: bool,
-    stall: Stall,
+    stall: EngineStall,
     /// Its ranks on other nodes.
     pub(super) gang: GangState,
     /// At the first sample.
@@ -96,7 +96,7 @@ pub(super) struct Life {
     /// When it was found, on the uptime clock.
     found: Duration,
     now: Footprint,
-    mark: Mark,
+    mark: ProgressMark,
     sampled: Duration,
     health: Option<EngineHealth>,
     refusals: u32,
@@ -111,7 +111,7 @@ pub(super) struct Life {
     /// Why that is unknown.
     why_unknown: WhyUnknown,
     /// When it was last seen alive, what the node had then, and what it showed itself.
-    alive: (Duration, Levels, Own),
+    alive: (Duration, Levels, ResidualMemory),
 }
 
 impl Life {
@@ -134,18 +134,18 @@ impl Life {
                 Some(_) => WhyUnknown::Unmeasured,
                 None => WhyUnknown::BeginUnseen,
             },
-            alive: (read_at, levels, Own::of(seen)),
+            alive: (read_at, levels, ResidualMemory::of(seen)),
             phase: EnginePhase::Starting,
             phase_alive: EnginePhase::Starting,
             since: at,
             reason: format!("found by {}", seen.found_by).into(),
             is_stuck: false,
-            stall: Stall::default(),
+            stall: EngineStall::default(),
             gang: GangState::default(),
             begun: footprint.clone(),
             found: read_at,
             now: footprint.clone(),
-            mark: Mark::new(read_at, footprint),
+            mark: ProgressMark::new(read_at, footprint),
             sampled: read_at,
             health: None,
             refusals: 0,
@@ -197,7 +197,7 @@ impl Life {
     }
 
     /// What its processes showed then.
-    pub(super) fn own(&self) -> Own {
+    pub(super) fn own(&self) -> ResidualMemory {
         self.alive.2
     }
 
@@ -287,14 +287,14 @@ impl Life {
     }
 
     /// It is known by another name from now on; nothing else has changed.
-    pub(super) fn rename(&mut self, name: &Arc<str>) -> Turn {
+    pub(super) fn rename(&mut self, name: &Arc<str>) -> LifeChange {
         let before = std::mem::replace(&mut self.seen.name, Arc::clone(name));
         let reason = format!("it was called {before} until now");
-        Turn::Phase { from: Some(self.phase), to: self.phase, reason }
+        LifeChange::Phase { from: Some(self.phase), to: self.phase, reason }
     }
 
     /// None of its processes is left.
-    pub(super) fn vanish(&mut self, at: Moment) -> Option<Turn> {
+    pub(super) fn vanish(&mut self, at: Moment) -> Option<LifeChange> {
         if self.is_gone() {
             return None;
         }
@@ -314,12 +314,12 @@ impl Life {
         read_at: Duration,
         seen: &EngineSeen,
         levels: Levels,
-    ) -> Vec<Turn> {
+    ) -> Vec<LifeChange> {
         self.seen.clone_from(seen);
         self.sampled = read_at;
         self.now = Footprint::new(seen, levels.unaccounted);
         if self.ended().is_none() && !self.is_exiting() {
-            self.alive = (read_at, levels, Own::of(seen));
+            self.alive = (read_at, levels, ResidualMemory::of(seen));
         }
         let progressed = self.mark.take(read_at, &self.now);
         if self.is_on_its_way()
@@ -336,7 +336,7 @@ impl Life {
     }
 
     /// Takes an answer of its health endpoint.
-    pub(super) fn take_health(&mut self, at: Moment, health: &EngineHealth) -> Vec<Turn> {
+    pub(super) fn take_health(&mut self, at: Moment, health: &EngineHealth) -> Vec<LifeChange> {
         let mut turns = Vec::new();
         if self.is_gone() || health.server != self.seen.server {
             return turns;
@@ -359,7 +359,7 @@ impl Life {
         turns
     }
 
-    fn advance(&mut self, at: Moment, turns: &mut Vec<Turn>) {
+    fn advance(&mut self, at: Moment, turns: &mut Vec<LifeChange>) {
         // Each turn leads on in a life, or once back: no more than this.
         for _ in 0..EnginePhase::ALL.len() {
             let Some((to, reason)) = self.next() else { break };
@@ -371,7 +371,7 @@ impl Life {
         turns.extend(self.stick());
     }
 
-    fn turn(&mut self, at: Moment, to: EnginePhase, reason: String) -> Turn {
+    fn turn(&mut self, at: Moment, to: EnginePhase, reason: String) -> LifeChange {
         if to.is_up() {
             self.settled = self.holders().map(|process| process.id).collect();
         }
@@ -382,7 +382,7 @@ impl Life {
         self.since = at;
         self.reason = reason.as_str().into();
         self.refusals = 0;
-        Turn::Phase { from, to, reason }
+        LifeChange::Phase { from, to, reason }
     }
 
     fn next(&self) -> Option<(EnginePhase, String)> {

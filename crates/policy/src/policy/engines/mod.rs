@@ -25,7 +25,7 @@ use std::time::Duration;
 use promql_rules::store::SeriesStore;
 
 use super::counters::Counters;
-use super::gate::{Presence, orphans};
+use super::gate::{EnginePresence, orphans};
 use super::status::EngineStatus;
 use crate::engines::facts;
 use crate::model::{
@@ -34,7 +34,7 @@ use crate::model::{
 };
 pub(super) use deaths::{Dead, Deaths};
 use ends::ProcessEnds;
-use life::{Life, Turn};
+use life::{Life, LifeChange};
 use ranks::Ranks;
 pub(super) use receipt::NodeView;
 use receipt::{Loading, Loads};
@@ -57,7 +57,7 @@ const MAX_RELEASES: usize = 16;
 
 /// The node's memory, and the baseline.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct NodeMemory {
+pub(super) struct NodeLevels {
     /// Of what an engine may hold, and when that was measured.
     pub(super) levels: Levels,
     pub(super) measured: Option<Duration>,
@@ -115,7 +115,7 @@ impl Engines {
         &mut self,
         at: Moment,
         readings: &EngineReadings,
-        node: &NodeMemory,
+        node: &NodeLevels,
         world: (&mut Counters, &mut SeriesStore),
         events: &mut Vec<Event>,
     ) {
@@ -138,7 +138,7 @@ impl Engines {
                 if !had_ended {
                     self.dead.extend(Dead::of(life, at.uptime, readings));
                 }
-                report_turn(life.vanish(at), life, events);
+                report(life.vanish(at), life, events);
                 if !had_ended {
                     died.extend(begin_release(life, alive.len() <= 1, node));
                 }
@@ -169,15 +169,15 @@ impl Engines {
     }
 
     /// Whether engines are there.
-    pub(super) fn presence(&self, at: Duration) -> Presence {
+    pub(super) fn presence(&self, at: Duration) -> EnginePresence {
         if !self.is_known(at) {
-            return Presence::Unknown;
+            return EnginePresence::Unknown;
         }
         let is_alive = |life: &Life| !life.has_ended();
         if !self.orphans.is_empty() || self.lives.values().any(|(life, _)| is_alive(life)) {
-            return Presence::Some;
+            return EnginePresence::Some;
         }
-        if self.lives.is_empty() { Presence::None } else { Presence::JustGone }
+        if self.lives.is_empty() { EnginePresence::None } else { EnginePresence::JustGone }
     }
 
     /// Whether one lives, or has left something behind, by the last sample.
@@ -226,7 +226,7 @@ impl Engines {
             }
             let cells = EngineCells::new(seen, &mut self.node, counters, store);
             cells.count_start(counters);
-            report_turn(Some(life.rename(&seen.name)), &life, events);
+            report(Some(life.rename(&seen.name)), &life, events);
             for release in &mut self.releases {
                 if release.server == life.server() {
                     release.engine = Arc::clone(&seen.name);
@@ -241,7 +241,7 @@ impl Engines {
         at: Moment,
         readings: &EngineReadings,
         seen: &EngineSeen,
-        (node, is_alone): (&NodeMemory, bool),
+        (node, is_alone): (&NodeLevels, bool),
         (counters, store): (&mut Counters, &mut SeriesStore),
         events: &mut Vec<Event>,
     ) -> Option<Releasing> {
@@ -257,7 +257,7 @@ impl Engines {
                     self.dead.extend(Dead::of(life, at.uptime, readings));
                 }
                 for turn in life.take_sample(at, read_at, seen, levels) {
-                    report_turn(Some(turn), life, events);
+                    report(Some(turn), life, events);
                 }
                 let has_died = !had_ended && life.has_ended();
                 return has_died.then(|| begin_release(life, is_alone, node)).flatten();
@@ -267,7 +267,7 @@ impl Engines {
                     self.dead.extend(Dead::of(life, at.uptime, readings));
                     died = begin_release(life, is_alone, node);
                 }
-                report_turn(life.vanish(at), life, events);
+                report(life.vanish(at), life, events);
                 cells.retire(&mut self.node, counters);
                 Some(EnginePhase::Gone)
             }
@@ -278,9 +278,9 @@ impl Engines {
         cells.count_start(counters);
         let mut life = Life::new(at, read_at, seen, &self.recent, levels);
         let reason = format!("found by {}", seen.found_by);
-        report_turn(Some(Turn::Phase { from, to: EnginePhase::Starting, reason }), &life, events);
+        report(Some(LifeChange::Phase { from, to: EnginePhase::Starting, reason }), &life, events);
         for turn in life.take_sample(at, read_at, seen, levels) {
-            report_turn(Some(turn), &life, events);
+            report(Some(turn), &life, events);
         }
         if !seen.is_left_behind {
             let view = NodeView { levels, total: None, store };
@@ -433,7 +433,7 @@ impl Engines {
         let Some((life, _)) = self.lives.get_mut(&health.engine) else { return };
         self.has_changed = true;
         for turn in life.take_health(at, health) {
-            report_turn(Some(turn), life, events);
+            report(Some(turn), life, events);
         }
     }
 
@@ -580,19 +580,19 @@ impl Engines {
 }
 
 /// The server of an engine that was alive has ended.
-fn begin_release(life: &Life, is_alone: bool, node: &NodeMemory) -> Option<Releasing> {
+fn begin_release(life: &Life, is_alone: bool, node: &NodeLevels) -> Option<Releasing> {
     let before = release::before(life, is_alone, node.baseline);
     Releasing::begin(life, before, orphans(life.seen()).collect())
 }
 
-fn report_turn(turn: Option<Turn>, life: &Life, events: &mut Vec<Event>) {
+fn report(turn: Option<LifeChange>, life: &Life, events: &mut Vec<Event>) {
     let Some(turn) = turn else { return };
     let (engine, pid, pod) = (life.name().to_string(), life.server().pid, life.seen().pod.clone());
     let kind = match turn {
-        Turn::Phase { from, to, reason } => {
+        LifeChange::Phase { from, to, reason } => {
             ProgramEvent::EnginePhase { engine, from, to, reason, pid, pod }
         }
-        Turn::Stuck { stuck, reason } => {
+        LifeChange::Stuck { stuck, reason } => {
             ProgramEvent::EngineStuck { engine, stuck, reason, pid, pod }
         }
     };

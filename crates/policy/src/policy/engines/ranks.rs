@@ -38,12 +38,12 @@ const MOST_OTHERS: usize = 256;
 /// The ranks on other nodes, by the names of their gangs.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct OtherRanks {
-    gangs: BTreeMap<Gang, Vec<OtherRank>>,
+    gangs: BTreeMap<GangKey, Vec<OtherRank>>,
     ends: Vec<ReadEnd>,
 }
 
 /// What ranks have in common: their meeting place, and the number of their user.
-type Gang = (Arc<str>, Arc<str>);
+type GangKey = (Arc<str>, Arc<str>);
 
 /// The node of a rank, its number, and the start of its server: an engine may be renamed, and two
 /// ranks of a node may start within the same hundredth of a second.
@@ -96,7 +96,7 @@ impl OtherRanks {
     }
 
     /// Whether a rank that has been missing for so long has an end, and not of an earlier run.
-    fn has_ended(&self, gang: &Gang, (node, rank, _): &RankId, missing: Duration) -> bool {
+    fn has_ended(&self, gang: &GangKey, (node, rank, _): &RankId, missing: Duration) -> bool {
         self.ends.iter().any(|end| {
             let (of, on, number) = &end.id;
             let is_it = of == gang && on == node && number == rank;
@@ -140,11 +140,11 @@ impl GangState {
 struct OwnRank {
     server: ProcessId,
     rank: EngineRank,
-    gang: Gang,
+    gang: GangKey,
     phases: [Cell; EnginePhase::ALL.len()],
     /// How many ranks there are, and whether one is lost; none without a cluster.
     others: Option<[Cell; 2]>,
-    seen: BTreeMap<RankId, Seen>,
+    seen: BTreeMap<RankId, SeenRank>,
     has_lost: bool,
     /// Whether it serves requests, as far as its server was seen.
     serves: bool,
@@ -152,13 +152,13 @@ struct OwnRank {
 
 /// A rank that has lived while this one did.
 #[derive(Debug)]
-struct Seen {
+struct SeenRank {
     engine: Arc<str>,
     /// Since when it is ending, or not reported.
     missing: Option<Duration>,
 }
 
-impl Seen {
+impl SeenRank {
     /// How it has ended, by its phase.
     fn ends_at(&mut self, now: Duration, phase: EnginePhase) -> Option<&'static str> {
         if !phase.is_ending() {
@@ -392,7 +392,7 @@ impl OwnRank {
             let is_full = self.seen.len() >= MOST_OTHERS;
             if !is_full && !self.seen.contains_key(&other.id()) {
                 let engine = Arc::clone(&other.engine);
-                self.seen.insert(other.id(), Seen { engine, missing: None });
+                self.seen.insert(other.id(), SeenRank { engine, missing: None });
             }
         }
         let mut ended = None;

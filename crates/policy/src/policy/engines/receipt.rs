@@ -60,14 +60,14 @@ impl NodeView<'_> {
 
 /// Counters of the node.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counted {
+struct NodeCounters {
     stalls: Option<u64>,
     evicted: Option<u64>,
     prefetched: Option<u64>,
     unused: Option<u64>,
 }
 
-impl Counted {
+impl NodeCounters {
     fn of(node: &NodeView<'_>) -> Self {
         Self {
             stalls: node.counted("uma_memory_allocation_stalls_total"),
@@ -120,7 +120,7 @@ pub(super) struct Loading {
     is_begin_seen: bool,
     has_loaded: bool,
     why_unknown: Option<WhyUnknown>,
-    counted: Counted,
+    counted: NodeCounters,
     lowest_free: Option<u64>,
     lowest_available: Option<u64>,
     peak: Option<u64>,
@@ -153,7 +153,7 @@ impl Loading {
             is_begin_seen,
             has_loaded: is_begin_seen,
             why_unknown: is_any_loading.then_some(WhyUnknown::OtherEngines),
-            counted: if is_begin_seen { Counted::of(node) } else { Counted::default() },
+            counted: if is_begin_seen { NodeCounters::of(node) } else { NodeCounters::default() },
             lowest_free: None,
             lowest_available: None,
             peak: None,
@@ -186,7 +186,7 @@ impl Loading {
         at: Moment,
         life: Option<&Life>,
         node: &NodeView<'_>,
-        past: &Past,
+        past: &PastLoads,
     ) -> Option<LoadEnd> {
         let Some(life) = life.filter(|life| !life.has_ended()) else { return Some(LoadEnd::Died) };
         self.configure(life.seen());
@@ -260,7 +260,7 @@ impl Loading {
 
     fn receipt(mut self, end: LoadEnd, node: &NodeView<'_>) -> LoadReceipt {
         self.complete(node);
-        let counted = Counted::of(node).since(self.counted);
+        let counted = NodeCounters::of(node).since(self.counted);
         let ready_bytes = self.ready.and_then(|ready| ready.bytes);
         // Of a growth that was not measured to its end the rest is unknown.
         let growth = self.ready.and_then(|ready| ready.growth).filter(|_| end == LoadEnd::Ready);
@@ -300,7 +300,7 @@ impl Loading {
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     under_way: Vec<Loading>,
-    past: Past,
+    past: PastLoads,
 }
 
 /// A load that has ended.
@@ -446,9 +446,9 @@ impl super::Engines {
 
 /// Earlier loads by engine, the newest last.
 #[derive(Debug, Default)]
-struct Past(BTreeMap<Arc<str>, VecDeque<PastLoad>>);
+struct PastLoads(BTreeMap<Arc<str>, VecDeque<PastLoad>>);
 
-impl Past {
+impl PastLoads {
     fn add(&mut self, load: PastLoad) {
         if self.0.len() >= MOST_ENGINES && !self.0.contains_key(&load.engine) {
             return;

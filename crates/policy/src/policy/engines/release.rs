@@ -89,12 +89,12 @@ impl Levels {
 
 /// What an engine's processes show of what stays after them. Each shows all of what they share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Own {
+pub(super) struct ResidualMemory {
     pub(super) shmem: u64,
     pub(super) file: u64,
 }
 
-impl Own {
+impl ResidualMemory {
     pub(super) fn of(seen: &EngineSeen) -> Self {
         let most = |of: fn(&EngineProcess) -> Reading<u64>| {
             seen.processes.iter().filter_map(|process| of(process).value()).max().unwrap_or(0)

@@ -2,7 +2,7 @@
 
 use promql_rules::store::SeriesStore;
 
-use super::info::{About, InfoCells};
+use super::info::{EngineInfoLabels, InfoCells};
 use super::life::Life;
 use super::receipt::FLOOR_CAUSES;
 use crate::model::{
@@ -13,9 +13,9 @@ use crate::policy::counters::{Cell, Counters};
 use crate::policy::gate::orphans;
 
 /// The series of one kind of memory.
-type Memory = (&'static str, fn(&EngineProcess) -> Reading<u64>);
+type ProcessMemoryKind = (&'static str, fn(&EngineProcess) -> Reading<u64>);
 
-const MEMORY: [Memory; 4] = [
+const MEMORY: [ProcessMemoryKind; 4] = [
     ("anon", |process| process.anon_bytes),
     ("file", |process| process.file_bytes),
     ("shmem", |process| process.shmem_bytes),
@@ -23,9 +23,9 @@ const MEMORY: [Memory; 4] = [
 ];
 
 /// A kind of memory that an engine may leave behind.
-type Left = (&'static str, fn(&ReleaseMemory) -> Option<u64>);
+type ReleaseMemoryKind = (&'static str, fn(&ReleaseMemory) -> Option<u64>);
 
-const LEFT: [Left; 4] = [
+const LEFT: [ReleaseMemoryKind; 4] = [
     ("unaccounted", |held| held.unaccounted),
     ("shmem", |held| held.shmem),
     ("page_cache", |held| held.page_cache),
@@ -129,7 +129,7 @@ const MOST_DESCRIPTIONS: u8 = 8;
 /// The series of one engine.
 #[derive(Debug)]
 pub(super) struct EngineCells {
-    about: About,
+    about: EngineInfoLabels,
     /// How often that has changed.
     descriptions: u8,
     info: Cell,
@@ -159,7 +159,7 @@ impl EngineCells {
         counters: &mut Counters,
         store: &mut SeriesStore,
     ) -> Self {
-        let about = About::of(seen);
+        let about = EngineInfoLabels::of(seen);
         let info = node.infos.take(&about, counters, store);
         let mut cell = |name: &str, labels: &[(&str, &str)]| {
             let mut all = vec![("engine", &*seen.name)];
@@ -276,7 +276,7 @@ impl EngineCells {
         counters: &mut Counters,
         store: &mut SeriesStore,
     ) {
-        let about = About::of(seen);
+        let about = EngineInfoLabels::of(seen);
         if self.about != about && self.descriptions < MOST_DESCRIPTIONS {
             self.descriptions += 1;
             node.infos.leave(self.info, counters);

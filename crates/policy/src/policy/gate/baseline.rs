@@ -16,7 +16,7 @@ const SWING: u64 = 64 << 20;
 
 /// Whether engines are there, as far as that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::policy) enum Presence {
+pub(in crate::policy) enum EnginePresence {
     /// It is not known whether engines run.
     Unknown,
     /// Some are.
@@ -49,13 +49,13 @@ impl BaselineWatch {
         &mut self,
         at: Duration,
         memory: &GateMemory,
-        presence: Presence,
+        presence: EnginePresence,
     ) -> Option<u64> {
         let may_learn = match presence {
-            Presence::Unknown | Presence::Some => false,
+            EnginePresence::Unknown | EnginePresence::Some => false,
             // A new low certainly belongs to no engine.
-            Presence::JustGone => self.learned.is_some(),
-            Presence::None => true,
+            EnginePresence::JustGone => self.learned.is_some(),
+            EnginePresence::None => true,
         };
         let Some(now) = memory.unaccounted.value().filter(|_| may_learn) else {
             self.steady = None;
@@ -100,7 +100,7 @@ mod tests {
         from: u64,
         seconds: u64,
         bytes: u64,
-        presence: Presence,
+        presence: EnginePresence,
     ) -> Vec<(u64, u64)> {
         let take = |second| {
             let learned = baseline.take(Duration::from_secs(second), &with(bytes), presence);
@@ -112,23 +112,27 @@ mod tests {
     #[test]
     fn the_lowest_steady_value_without_engines_is_the_baseline() {
         let mut baseline = BaselineWatch::default();
-        assert_eq!(watch(&mut baseline, 0, 60, GIB, Presence::Some), []);
-        assert_eq!(watch(&mut baseline, 60, 60, GIB, Presence::Unknown), []);
-        assert_eq!(watch(&mut baseline, 120, 60, GIB, Presence::None), [(130, GIB)]);
-        assert_eq!(watch(&mut baseline, 180, 60, 2 * GIB, Presence::None), [], "more is not news");
-        assert_eq!(watch(&mut baseline, 240, 60, GIB / 2, Presence::None), [(250, GIB / 2)]);
+        assert_eq!(watch(&mut baseline, 0, 60, GIB, EnginePresence::Some), []);
+        assert_eq!(watch(&mut baseline, 60, 60, GIB, EnginePresence::Unknown), []);
+        assert_eq!(watch(&mut baseline, 120, 60, GIB, EnginePresence::None), [(130, GIB)]);
+        assert_eq!(
+            watch(&mut baseline, 180, 60, 2 * GIB, EnginePresence::None),
+            [],
+            "more is not news"
+        );
+        assert_eq!(watch(&mut baseline, 240, 60, GIB / 2, EnginePresence::None), [(250, GIB / 2)]);
         assert_eq!(baseline.learned(), Some(Baseline { bytes: GIB / 2, is_learned: true }));
     }
 
     #[test]
     fn memory_just_left_by_an_engine_is_no_baseline() {
         let mut baseline = BaselineWatch::default();
-        assert_eq!(watch(&mut baseline, 0, 60, GIB, Presence::JustGone), []);
+        assert_eq!(watch(&mut baseline, 0, 60, GIB, EnginePresence::JustGone), []);
         // After a restart the engine is unknown, but so large a value needs longer.
-        assert_eq!(watch(&mut baseline, 60, 300, 90 * GIB, Presence::None), []);
-        assert_eq!(watch(&mut baseline, 360, 60, GIB, Presence::None), [(370, GIB)]);
+        assert_eq!(watch(&mut baseline, 60, 300, 90 * GIB, EnginePresence::None), []);
+        assert_eq!(watch(&mut baseline, 360, 60, GIB, EnginePresence::None), [(370, GIB)]);
         baseline.resume(GIB / 4);
-        assert_eq!(watch(&mut baseline, 420, 60, GIB / 2, Presence::JustGone), []);
+        assert_eq!(watch(&mut baseline, 420, 60, GIB / 2, EnginePresence::JustGone), []);
     }
 
     #[test]
@@ -137,8 +141,14 @@ mod tests {
         for second in 0..100 {
             let bytes = GIB + if second % 5 == 0 { GIB / 2 } else { 0 };
             let memory = with(bytes);
-            assert_eq!(baseline.take(Duration::from_secs(second), &memory, Presence::None), None);
+            assert_eq!(
+                baseline.take(Duration::from_secs(second), &memory, EnginePresence::None),
+                None
+            );
         }
-        assert_eq!(watch(&mut baseline, 100, 700, 60 * GIB, Presence::None), [(700, 60 * GIB)]);
+        assert_eq!(
+            watch(&mut baseline, 100, 700, 60 * GIB, EnginePresence::None),
+            [(700, 60 * GIB)]
+        );
     }
 }

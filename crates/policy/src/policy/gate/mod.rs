@@ -23,12 +23,12 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::pools::memory::{Had, had};
+use super::pools::memory::{ObtainableMemory, had};
 use crate::model::{
     EnginePools, GateMemory, GateNote, GateReason, GateRequest, GateResponse, HOST_POOL,
-    LeaseShare, Lingering, MemoryPool, MemoryPools, PoolKind, Reading, Trend,
+    LeaseShare, LingeringMemory, MemoryPool, MemoryPools, PoolKind, Reading, Trend,
 };
-pub(super) use baseline::Presence;
+pub(super) use baseline::EnginePresence;
 pub(super) use node::NodeGate;
 pub use orphan::orphans;
 pub use peers::{with_peers, with_turn};
@@ -53,7 +53,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 const WORTH_A_NOTE: u64 = 64;
 
 /// What is requested of one pool.
-struct Part<'r> {
+struct PoolRequest<'r> {
     pool: &'r MemoryPool,
     need_bytes: u64,
     contiguous_bytes: Option<u64>,
@@ -79,7 +79,7 @@ pub fn check_gate(request: &GateRequest, memory: &MemoryPools) -> GateResponse {
         answer.keep_hopeless();
     }
     let engines = parts.iter().filter(|part| part.is_engines);
-    let share = |part: &&Part<'_>| had(&part.pool.memory).map_or(0, Had::all);
+    let share = |part: &&PoolRequest<'_>| had(&part.pool.memory).map_or(0, ObtainableMemory::all);
     let least = engines.min_by_key(share).map(|part| part.pool);
     let decisive = least.or_else(|| memory.pool(HOST_POOL));
     let all = decisive.and_then(|pool| had(&pool.memory).ok());
@@ -107,7 +107,10 @@ pub fn check_gate(request: &GateRequest, memory: &MemoryPools) -> GateResponse {
 }
 
 /// The request by pool; the host's part is there in any case.
-fn parts<'r>(request: &GateRequest, memory: &'r MemoryPools) -> Result<Vec<Part<'r>>, GateReason> {
+fn parts<'r>(
+    request: &GateRequest,
+    memory: &'r MemoryPools,
+) -> Result<Vec<PoolRequest<'r>>, GateReason> {
     let names = || memory.pools.iter().map(|pool| Arc::clone(&pool.pool)).collect();
     let mut named = Vec::new();
     for name in &request.pools {
@@ -124,13 +127,13 @@ fn parts<'r>(request: &GateRequest, memory: &'r MemoryPools) -> Result<Vec<Part<
         }
         named.extend(memory.of_engines());
     }
-    let part = |pool| Part {
+    let part = |pool| PoolRequest {
         pool,
         need_bytes: request.need_bytes.div_ceil(times),
         contiguous_bytes: request.contiguous_bytes.map(|bytes| bytes.div_ceil(times)),
         is_engines: true,
     };
-    let mut parts: Vec<Part<'r>> = named.into_iter().map(part).collect();
+    let mut parts: Vec<PoolRequest<'r>> = named.into_iter().map(part).collect();
     match parts.iter_mut().find(|part| part.pool.kind == PoolKind::Host) {
         Some(host) => {
             host.need_bytes = host.need_bytes.saturating_add(request.host_need_bytes);
@@ -150,9 +153,9 @@ pub(in crate::policy) fn shares(request: &GateRequest, memory: &MemoryPools) -> 
     shares.collect()
 }
 
-fn host_part(memory: &MemoryPools, need_bytes: u64) -> Option<Part<'_>> {
+fn host_part(memory: &MemoryPools, need_bytes: u64) -> Option<PoolRequest<'_>> {
     let pool = memory.pool(HOST_POOL)?;
-    Some(Part { pool, need_bytes, contiguous_bytes: None, is_engines: false })
+    Some(PoolRequest { pool, need_bytes, contiguous_bytes: None, is_engines: false })
 }
 
 /// The answer so far.
@@ -181,14 +184,14 @@ impl GateAnswer {
     }
 
     /// Checks one pool.
-    fn take(&mut self, part: &Part<'_>, has_several: bool) {
+    fn take(&mut self, part: &PoolRequest<'_>, has_several: bool) {
         let mut check = GateCheck { part, memory: &part.pool.memory, answer: Self::default() };
         check.amount();
         check.contiguous();
         // Memory that comes back there changes nothing for an engine that measures elsewhere.
         if part.is_engines {
-            check.lingering(Lingering::Unaccounted);
-            check.lingering(Lingering::Shmem);
+            check.lingering(LingeringMemory::Unaccounted);
+            check.lingering(LingeringMemory::Shmem);
         }
         check.orphans();
         check.cache();
@@ -211,7 +214,7 @@ impl GateAnswer {
 }
 
 struct GateCheck<'r> {
-    part: &'r Part<'r>,
+    part: &'r PoolRequest<'r>,
     memory: &'r GateMemory,
     answer: GateAnswer,
 }
@@ -294,25 +297,25 @@ impl GateCheck<'_> {
     }
 
     /// What the last engine has held and may still give back.
-    fn lingering(&mut self, what: Lingering) {
+    fn lingering(&mut self, what: LingeringMemory) {
         let (reading, trend, name) = match what {
-            Lingering::Unaccounted => {
+            LingeringMemory::Unaccounted => {
                 let motion = self.memory.motion.unaccounted;
                 (self.memory.unaccounted, motion, "memory that no counter names")
             }
-            Lingering::Shmem => (self.memory.shmem, self.memory.motion.shmem, "Shmem"),
+            LingeringMemory::Shmem => (self.memory.shmem, self.memory.motion.shmem, "Shmem"),
         };
         let Reading::Value(held) = reading else { return self.unknown(name) };
         let held = match what {
-            Lingering::Unaccounted => held.saturating_sub(self.memory.baseline.bytes),
-            Lingering::Shmem => held,
+            LingeringMemory::Unaccounted => held.saturating_sub(self.memory.baseline.bytes),
+            LingeringMemory::Shmem => held,
         };
         let Some(Trend { bytes_per_second, sank_bytes }) = trend else { return self.too_short() };
         if held >= LEAST_HELD && sank_bytes >= LEAST_SINK {
             let wait = match what {
                 // How much of it goes is not known: others have shared memory, too.
-                Lingering::Shmem => None,
-                Lingering::Unaccounted => self.time(held, -bytes_per_second),
+                LingeringMemory::Shmem => None,
+                LingeringMemory::Unaccounted => self.time(held, -bytes_per_second),
             };
             let reason = GateReason::Releasing { what, held_bytes: held, bytes_per_second };
             return self.close(reason, wait);
@@ -321,10 +324,10 @@ impl GateCheck<'_> {
             return;
         }
         self.answer.notes.push(match what {
-            Lingering::Unaccounted => {
+            LingeringMemory::Unaccounted => {
                 GateNote::Unaccounted { above_bytes: held, baseline: self.memory.baseline }
             }
-            Lingering::Shmem => GateNote::Shmem { bytes: held },
+            LingeringMemory::Shmem => GateNote::Shmem { bytes: held },
         });
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::PoolWatches;
-use super::baseline::{BaselineWatch, Presence};
+use super::baseline::{BaselineWatch, EnginePresence};
 use crate::model::{GpuReadings, HOST_POOL, MemoryPools, Orphan, Reading};
 use crate::policy::pools::{Pools, SeriesView};
 
@@ -31,7 +31,7 @@ impl NodeGate {
         &mut self,
         at: Duration,
         view: &impl SeriesView,
-        presence: Presence,
+        presence: EnginePresence,
         orphans: Reading<Arc<[Orphan]>>,
     ) -> Vec<(Arc<str>, u64)> {
         let memory = self.pools.sample(view);

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::{GateWatch, SETTLES, check_gate, with_peers};
 use crate::model::{
-    Baseline, GateMemory, GateNote, GateReason, GateRequest, GateResponse, Lingering, MemoryPools,
-    Motion, Orphan, PeerAnswer, PeerGate, ProcessId, Reading, Trend,
+    Baseline, GateMemory, GateNote, GateReason, GateRequest, GateResponse, LingeringMemory,
+    MemoryPools, MemoryTrends, Orphan, PeerAnswer, PeerGate, ProcessId, Reading, Trend,
 };
 use crate::policy::pools::memory::{allowance, memory};
 
@@ -33,7 +33,12 @@ fn node(free: u64) -> GateMemory {
         baseline: Baseline { bytes: GIB, is_learned: true },
         shmem: Reading::Value(0),
         orphans: Reading::Value(Arc::new([])),
-        motion: Motion { available: still, contiguous: still, unaccounted: still, shmem: still },
+        motion: MemoryTrends {
+            available: still,
+            contiguous: still,
+            unaccounted: still,
+            shmem: still,
+        },
     }
 }
 
@@ -111,7 +116,7 @@ fn a_need_above_the_size_of_the_node_is_hopeless() {
         ["there is never 119.0 GiB: without the reserve there are 118.0 GiB in all"]
     );
     assert!(!asked(118, &node(100 * GIB)).is_hopeless);
-    let unsettled = GateMemory { motion: Motion::default(), ..node(120 * GIB) };
+    let unsettled = GateMemory { motion: MemoryTrends::default(), ..node(120 * GIB) };
     assert_eq!(reasons(&asked(119, &unsettled)), reasons(&response), "and nothing else");
 }
 
@@ -119,7 +124,7 @@ fn a_need_above_the_size_of_the_node_is_hopeless() {
 fn lingering_memory_closes_the_gate_despite_enough_free_memory() {
     let releasing = |held: u64, sank_bytes| GateMemory {
         unaccounted: Reading::Value(GIB + held),
-        motion: Motion {
+        motion: MemoryTrends {
             unaccounted: Some(Trend { bytes_per_second: -(4.0 * GIB as f64), sank_bytes }),
             ..node(0).motion
         },
@@ -144,11 +149,11 @@ fn lingering_memory_closes_the_gate_despite_enough_free_memory() {
 #[test]
 fn falling_shared_memory_closes_the_gate_too() {
     let trend = Trend { bytes_per_second: -(GIB as f64), sank_bytes: GIB };
-    let motion = Motion { shmem: Some(trend), ..node(0).motion };
+    let motion = MemoryTrends { shmem: Some(trend), ..node(0).motion };
     let going = GateMemory { shmem: Reading::Value(30 * GIB), motion, ..node(100 * GIB) };
     let response = asked(50, &going);
     let is_shmem = |reason: &GateReason| {
-        matches!(reason, GateReason::Releasing { what: Lingering::Shmem, .. })
+        matches!(reason, GateReason::Releasing { what: LingeringMemory::Shmem, .. })
     };
     assert!(response.reasons.iter().all(is_shmem) && !response.is_open);
     let stays = GateMemory { shmem: Reading::Value(30 * GIB), ..node(100 * GIB) };
@@ -162,7 +167,7 @@ fn falling_shared_memory_closes_the_gate_too() {
 #[test]
 fn falling_free_memory_closes_the_gate() {
     let taking = |bytes_per_second| GateMemory {
-        motion: Motion {
+        motion: MemoryTrends {
             available: Some(Trend { bytes_per_second, sank_bytes: GIB }),
             ..node(0).motion
         },
@@ -176,7 +181,7 @@ fn falling_free_memory_closes_the_gate() {
 
 #[test]
 fn the_wait_is_estimated_only_if_all_reasons_have_a_pace() {
-    let motion = Motion {
+    let motion = MemoryTrends {
         available: Some(Trend { bytes_per_second: 5.0 * GIB as f64, sank_bytes: 0 }),
         ..node(0).motion
     };
@@ -242,7 +247,7 @@ fn unknown_readings_close_the_gate() {
         assert_eq!(reasons(&response), [format!("{what} cannot be read")]);
         assert!(!response.is_open);
     }
-    let fresh = GateMemory { motion: Motion::default(), ..plenty() };
+    let fresh = GateMemory { motion: MemoryTrends::default(), ..plenty() };
     let response = asked(1, &fresh);
     assert_eq!(response.reasons, [GateReason::TooShort]);
     assert_eq!(response.wait, Some(SETTLES));
@@ -286,7 +291,7 @@ fn play(samples: &[(u64, u64, u64)], need_gib: u64) -> Vec<GateResponse> {
     let gates = samples.iter().map(|(at_ms, free_mib, unaccounted_mib)| {
         let mut memory = GateMemory {
             unaccounted: Reading::Value(unaccounted_mib * MIB),
-            motion: Motion::default(),
+            motion: MemoryTrends::default(),
             ..node(free_mib * MIB)
         };
         watch.take(Duration::from_millis(*at_ms), &mut memory);
@@ -375,7 +380,7 @@ prop_compose! {
                 2 => Reading::Value(Arc::new([orphan()])),
                 _ => Reading::Value(Arc::new([])),
             },
-            motion: Motion { available: memory, contiguous, unaccounted: held, shmem: shared },
+            motion: MemoryTrends { available: memory, contiguous, unaccounted: held, shmem: shared },
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{GateMemory, MemoryPools, Motion, Trend};
-use crate::policy::pools::memory::{Had, had};
+use crate::model::{GateMemory, MemoryPools, MemoryTrends, Trend};
+use crate::policy::pools::memory::{ObtainableMemory, had};
 
 /// What has not moved for so long has settled: an engine's memory that comes back by steps shows in
 /// steps, a few in a second.
@@ -26,9 +26,9 @@ struct Sample {
     amounts: [Option<u64>; AMOUNTS.len()],
 }
 
-/// The tracked amounts, in the order of [`Motion`].
+/// The tracked amounts, in the order of [`MemoryTrends`].
 const AMOUNTS: [fn(&GateMemory) -> Option<u64>; 4] = [
-    |memory| had(memory).ok().map(Had::all),
+    |memory| had(memory).ok().map(ObtainableMemory::all),
     |memory| memory.contiguous_2mib.value(),
     |memory| memory.unaccounted.value(),
     |memory| memory.shmem.value(),
@@ -57,7 +57,7 @@ impl GateWatch {
         }
         self.samples.push_back(sample);
         let trend = |place| self.trend(at, place);
-        memory.motion = Motion {
+        memory.motion = MemoryTrends {
             available: trend(0),
             contiguous: trend(1),
             unaccounted: trend(2),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Guard, Guarded};
+use super::{Guard, GuardedProposal};
 use crate::model::{
     DecisionId, DecisionRecord, HoldReason, Mode, Moment, Outcome, OutcomeResult, PendingApproval,
     RuleId,
@@ -23,21 +23,21 @@ const MOST_ASKED_A_RULE: usize = 16;
 /// What has been asked for, and what has been approved and not yet used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Approvals {
-    open: Vec<Request>,
+    open: Vec<ApprovalRequest>,
     /// Of acts that are under way.
-    used: Vec<Used>,
+    used: Vec<UsedApproval>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Used {
+struct UsedApproval {
     act: Act,
-    request: Request,
+    request: ApprovalRequest,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Request {
+struct ApprovalRequest {
     asked: PendingApproval,
-    lapses: Lapse,
+    lapses: Expiry,
     /// What a person has said, and who.
     answer: Option<(Reply, String)>,
 }
@@ -49,7 +49,7 @@ pub(super) enum Reply {
     Deny,
 }
 
-impl Request {
+impl ApprovalRequest {
     /// Who has said that.
     fn said(&self, reply: Reply) -> Option<&String> {
         self.answer.as_ref().filter(|(said, _)| *said == reply).map(|(_, author)| author)
@@ -81,12 +81,12 @@ impl Request {
 
 /// An end that neither clock may pass: one set back must not lengthen an approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Lapse {
+struct Expiry {
     utc: Timestamp,
     uptime: Duration,
 }
 
-impl Lapse {
+impl Expiry {
     fn new(at: Moment, utc: Timestamp) -> Self {
         let left = Duration::try_from(utc.duration_since(at.utc)).unwrap_or_default();
         Self { utc, uptime: at.uptime.saturating_add(left) }
@@ -113,7 +113,11 @@ impl Approvals {
     }
 
     /// The open request for that.
-    fn open_for(&self, proposal: &Proposal<'_>, at: Moment) -> impl Iterator<Item = &Request> {
+    fn open_for(
+        &self,
+        proposal: &Proposal<'_>,
+        at: Moment,
+    ) -> impl Iterator<Item = &ApprovalRequest> {
         let open = self.open.iter().filter(move |request| !request.lapses.is_past(at));
         open.filter(move |request| proposal.is(&request.asked))
     }
@@ -143,7 +147,7 @@ impl Approvals {
     ) -> bool {
         let open = self.open.iter().filter(|request| !request.lapses.is_past(at));
         let of_rule = open.filter(|request| request.asked.rule == *proposal.rule);
-        let is_known = |request: &Request| {
+        let is_known = |request: &ApprovalRequest| {
             !request.is_unanswered() || request.asked.goes_ahead.is_some() == unless_denied
         };
         of_rule.count() < MOST_ASKED_A_RULE && !self.open_for(proposal, at).any(is_known)
@@ -164,17 +168,17 @@ impl Approvals {
     /// Remembers a question.
     pub(super) fn ask(&mut self, asked: PendingApproval, expires: Duration, at: Moment) {
         let ends = asked.since.saturating_add(expires).unwrap_or(Timestamp::MAX);
-        let lapses = Lapse::new(at, ends);
+        let lapses = Expiry::new(at, ends);
         // A clock that was set back since an earlier run has asked makes that question no longer.
         let most = at.uptime.saturating_add(expires);
-        let lapses = Lapse { uptime: lapses.uptime.min(most), ..lapses };
+        let lapses = Expiry { uptime: lapses.uptime.min(most), ..lapses };
         // Runs before this one may have asked the same again and again; the last one is answered.
         self.open.retain(|request| {
             let is_again = request.is_unanswered() && is_same(&request.asked, &asked);
             request.asked.decision != asked.decision && !is_again
         });
         if !lapses.is_past(at) {
-            self.open.push(Request { asked, lapses, answer: None });
+            self.open.push(ApprovalRequest { asked, lapses, answer: None });
         }
     }
 
@@ -193,7 +197,7 @@ impl Approvals {
                 "decision {decision} awaits no approval: it is another one, was used or has lapsed"
             ));
         };
-        let lapses = Lapse::new(at, until);
+        let lapses = Expiry::new(at, until);
         if lapses.is_past(at) {
             return Err(format!("the answer would have lapsed at {until} already"));
         }
@@ -204,15 +208,15 @@ impl Approvals {
 
     /// The approval of that decision is used up by this act, unless that is not done.
     pub(super) fn use_up(&mut self, decision: DecisionId, act: Act) {
-        let is_it = |request: &mut Request| request.asked.decision == decision;
+        let is_it = |request: &mut ApprovalRequest| request.asked.decision == decision;
         let used = self.open.extract_if(.., is_it);
-        self.used.extend(used.map(|request| Used { act, request }));
+        self.used.extend(used.map(|request| UsedApproval { act, request }));
     }
 
     /// An act has ended. Returns whether an approval is there again.
     pub(super) fn observe_outcome(&mut self, outcome: &Outcome) -> bool {
-        let is_its = |used: &mut Used| used.act.is_of(outcome);
-        let used: Vec<Used> = self.used.extract_if(.., is_its).collect();
+        let is_its = |used: &mut UsedApproval| used.act.is_of(outcome);
+        let used: Vec<UsedApproval> = self.used.extract_if(.., is_its).collect();
         if !matches!(outcome.result, OutcomeResult::NotDone(_)) {
             return false;
         }
@@ -241,7 +245,7 @@ impl Approvals {
     }
 
     pub(super) fn statuses(&self) -> Vec<ApprovalStatus> {
-        let status = |request: &Request| ApprovalStatus {
+        let status = |request: &ApprovalRequest| ApprovalStatus {
             asked: request.asked.clone(),
             lapses: request.lapses.utc,
             given_by: request.said(Reply::Approve).cloned(),
@@ -255,10 +259,10 @@ impl Guard {
     /// The approval that covers that, where one is needed: `Ok(None)` where none is.
     pub(in crate::policy) fn approval(
         &self,
-        guarded: &Guarded<'_>,
+        guarded: &GuardedProposal<'_>,
         at: Moment,
     ) -> Result<Option<DecisionId>, HoldReason> {
-        let Guarded { ref proposal, rails, .. } = *guarded;
+        let GuardedProposal { ref proposal, rails, .. } = *guarded;
         let Some(time) = rails.approval.filter(|_| !proposal.action.is_notice()) else {
             return Ok(None);
         };

@@ -17,14 +17,14 @@ pub struct BreakerLimit {
 
 /// The rounds since the aim was last met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::policy) struct Misses {
+pub(in crate::policy) struct MissedAims {
     in_a_row: u32,
     last_ms: i64,
     /// In which phase what was started died last.
     died_in: Option<EnginePhase>,
 }
 
-impl Misses {
+impl MissedAims {
     /// A round has ended and its aim is missed. What was started and has died in another phase than
     /// the last time is a first miss: it has come further, or fails for another reason.
     pub(super) fn miss(&mut self, at_ms: i64, died_in: Option<EnginePhase>) {

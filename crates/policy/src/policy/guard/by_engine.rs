@@ -2,7 +2,7 @@
 //! back what is done for the others.
 
 use super::ledger::Tally;
-use super::{Guard, Guarded, Rails, milliseconds};
+use super::{Guard, GuardedProposal, Rails, milliseconds};
 use crate::model::{Action, Mode, RuleId, Target};
 use crate::policy::status::BreakerStatus;
 
@@ -41,17 +41,17 @@ pub(super) fn engine<'a>(action: &'a Action, target: &'a Target) -> Option<&'a s
 impl Guard {
     /// What bounds a remedy in time and number: of that engine alone where all of its steps name
     /// theirs.
-    pub(super) fn spent_by(&self, guarded: &Guarded<'_>) -> Option<&Tally> {
+    pub(super) fn spent_by(&self, guarded: &GuardedProposal<'_>) -> Option<&Tally> {
         self.tally(guarded, guarded.rails.by_engine.counts_acts())
     }
 
     /// What its breaker goes by: the misses of that engine alone where all of its steps work on one
     /// engine.
-    pub(super) fn missed_by(&self, guarded: &Guarded<'_>) -> Option<&Tally> {
+    pub(super) fn missed_by(&self, guarded: &GuardedProposal<'_>) -> Option<&Tally> {
         self.tally(guarded, guarded.rails.by_engine.counts_misses())
     }
 
-    fn tally(&self, guarded: &Guarded<'_>, is_by_engine: bool) -> Option<&Tally> {
+    fn tally(&self, guarded: &GuardedProposal<'_>, is_by_engine: bool) -> Option<&Tally> {
         let proposal = &guarded.proposal;
         let account = self.ledger.account(proposal.rule, proposal.mode)?;
         if is_by_engine && !proposal.action.is_notice() {

@@ -10,7 +10,7 @@ use crate::policy::act::Act;
 
 /// The actions under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct UnderWay(Vec<Flight>);
+pub(super) struct ActionsInFlight(Vec<Flight>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Flight {
@@ -19,7 +19,7 @@ struct Flight {
     lane: Lane,
 }
 
-impl UnderWay {
+impl ActionsInFlight {
     pub(super) fn begin(&mut self, decision: &DecisionRecord) {
         self.0.push(Flight {
             act: Act::pending(decision.id, decision.at.uptime),

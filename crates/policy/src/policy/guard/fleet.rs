@@ -16,7 +16,7 @@ use std::time::Duration;
 use promql_rules::store::SeriesStore;
 use serde::{Deserialize, Serialize};
 
-use super::{Guard, Guarded, milliseconds};
+use super::{Guard, GuardedProposal, milliseconds};
 use crate::model::{
     Action, DecisionRecord, FleetAction, HoldReason, Mode, Moment, counted, duration_text,
 };
@@ -301,7 +301,7 @@ impl Guard {
     /// Why other nodes hold what may be done otherwise.
     pub(in crate::policy) fn hold_for_fleet(
         &self,
-        guarded: &Guarded<'_>,
+        guarded: &GuardedProposal<'_>,
         at: Moment,
     ) -> Option<HoldReason> {
         let action = bounded(guarded)?;
@@ -324,7 +324,7 @@ impl Guard {
 }
 
 /// Which action is bounded.
-fn bounded(guarded: &Guarded<'_>) -> Option<FleetAction> {
+fn bounded(guarded: &GuardedProposal<'_>) -> Option<FleetAction> {
     let Proposal { mode, action, .. } = guarded.proposal;
     of_mode(mode, action).filter(|_| !guarded.is_free_of_fleet)
 }

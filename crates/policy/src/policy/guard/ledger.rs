@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::breaker::Misses;
+use super::breaker::MissedAims;
 use super::budget::Acts;
 use crate::model::{DecisionId, EnginePhase, Mode, RuleId};
 
@@ -41,7 +41,7 @@ const MOST_ENGINES: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::policy) struct Tally {
     pub(super) acts: Acts,
-    pub(super) misses: Misses,
+    pub(super) misses: MissedAims,
     /// When its last round ended, on the uptime clock in milliseconds.
     pub(super) rests_since_ms: Option<i64>,
     /// When anything was last counted.
@@ -50,17 +50,17 @@ pub(in crate::policy) struct Tally {
 
 /// What one remedy has done in one mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::policy) struct Account {
+pub(in crate::policy) struct RemedyAccount {
     pub(super) all: Tally,
     engines: BTreeMap<Arc<str>, Tally>,
-    round: Round,
+    round: RemedyRound,
     /// The last act of the last round that missed its aim.
     last_missed: Option<DecisionId>,
 }
 
 /// The round under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Round {
+struct RemedyRound {
     /// Its last act.
     last: Option<DecisionId>,
     /// The engine that its last act worked on, if it was one.
@@ -91,7 +91,7 @@ impl Tally {
     }
 }
 
-impl Account {
+impl RemedyAccount {
     /// An act is decided. However it ends, it is one.
     pub(super) fn act(
         &mut self,
@@ -195,14 +195,14 @@ impl Account {
 
 /// All accounts, by rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::policy) struct Ledger(BTreeMap<RuleId, ByMode<Account>>);
+pub(in crate::policy) struct Ledger(BTreeMap<RuleId, ByMode<RemedyAccount>>);
 
 impl Ledger {
-    pub(super) fn account(&self, rule: &RuleId, mode: Mode) -> Option<&Account> {
+    pub(super) fn account(&self, rule: &RuleId, mode: Mode) -> Option<&RemedyAccount> {
         self.0.get(rule).map(|modes| modes.of(mode))
     }
 
-    pub(super) fn account_mut(&mut self, rule: &RuleId, mode: Mode) -> &mut Account {
+    pub(super) fn account_mut(&mut self, rule: &RuleId, mode: Mode) -> &mut RemedyAccount {
         if !self.0.contains_key(rule) {
             self.0.insert(rule.clone(), ByMode::default());
         }

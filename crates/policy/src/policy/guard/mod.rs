@@ -42,7 +42,7 @@ pub use silence::MOST_SILENCES;
 pub(super) use fleet::{FleetNode, FleetTurn, OtherNodes, stops_lost_rank};
 pub(super) use ledger::ByMode;
 
-use super::Answer;
+use super::CommandResult;
 use super::act::{Act, Proposal};
 use super::status::{GuardStatus, RuleState, WindowStatus};
 use crate::model::{
@@ -52,7 +52,7 @@ use crate::model::{
 };
 use approval::{Approvals, Reply};
 use budget::Acts;
-use exclusion::UnderWay;
+use exclusion::ActionsInFlight;
 use fleet::Fleet;
 use inhibition::Inhibitors;
 use ledger::Ledger;
@@ -126,7 +126,7 @@ pub const LONGEST_APPROVAL_EXPIRES: Duration = Duration::from_secs(7 * 86_400);
 
 /// A proposal, with the inputs of the guard rails.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Guarded<'a> {
+pub(super) struct GuardedProposal<'a> {
     pub(super) proposal: Proposal<'a>,
     pub(super) rails: &'a Rails,
     /// Of the alert that fires.
@@ -146,7 +146,7 @@ pub(super) struct Guard {
     lost_before_ms: Option<i64>,
     ledger: Ledger,
     spent: ByMode<Acts>,
-    under_way: UnderWay,
+    under_way: ActionsInFlight,
     settings: HeldSettings,
     silences: Silences,
     approvals: Approvals,
@@ -261,7 +261,7 @@ impl Guard {
     }
 
     /// Does what a person has ordered, and says why nothing comes of it where that is so.
-    pub(super) fn obey(&mut self, command: &OperatorCommand, at: Moment) -> Answer {
+    pub(super) fn obey(&mut self, command: &OperatorCommand, at: Moment) -> CommandResult {
         self.status = None;
         let refused = match &command.order {
             OperatorOrder::Silence { .. } | OperatorOrder::EndSilence { .. } => {
@@ -289,13 +289,13 @@ impl Guard {
             | OperatorOrder::CancelReboot
             | OperatorOrder::ClearReboots => Ok(()),
         };
-        Answer { command: command.clone(), refused: refused.err() }
+        CommandResult { command: command.clone(), refused: refused.err() }
     }
 
     /// Why that must not be done now, the aim and a person's approval left aside; the first reason
     /// in the order from what a person ordered to what is only a matter of time.
-    pub(super) fn hold(&self, guarded: &Guarded<'_>, at: Moment) -> Option<HoldReason> {
-        let Guarded { proposal, rails, .. } = *guarded;
+    pub(super) fn hold(&self, guarded: &GuardedProposal<'_>, at: Moment) -> Option<HoldReason> {
+        let GuardedProposal { proposal, rails, .. } = *guarded;
         let now_ms = at.timeline_ms();
         let spent = self.spent_by(guarded);
         let rests = |spent: &ledger::Tally| {
@@ -332,8 +332,8 @@ impl Guard {
     }
 
     /// Why that must not be done now although its rule certainly fires.
-    pub(super) fn hold_act(&self, guarded: &Guarded<'_>, at: Moment) -> Option<HoldReason> {
-        let Guarded { ref proposal, rails, labels, .. } = *guarded;
+    pub(super) fn hold_act(&self, guarded: &GuardedProposal<'_>, at: Moment) -> Option<HoldReason> {
+        let GuardedProposal { ref proposal, rails, labels, .. } = *guarded;
         let now_ms = at.timeline_ms();
         let is_notice = proposal.action.is_notice();
         let none: Labels = Arc::new([]);
@@ -536,7 +536,7 @@ impl Guard {
         rails.breaker.or(self.rails.breaker)
     }
 
-    fn breaker_is_open(&self, guarded: &Guarded<'_>, now_ms: i64) -> bool {
+    fn breaker_is_open(&self, guarded: &GuardedProposal<'_>, now_ms: i64) -> bool {
         let Some(limit) = self.breaker(guarded.rails) else { return false };
         self.missed_by(guarded).is_some_and(|own| own.misses.is_open(limit, now_ms))
     }

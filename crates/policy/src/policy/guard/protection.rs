@@ -80,7 +80,7 @@ const NAMESPACE_LABELS: [&str; 1] = ["namespace"];
 
 /// The traits of a target. `None`: unknown, so that it may match anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Traits {
+struct TargetTraits {
     processes: Option<Vec<String>>,
     units: Option<Vec<String>>,
     containers: Option<Vec<String>>,
@@ -106,9 +106,9 @@ impl Protected {
     pub fn protects(&self, target: &Target, labels: &Labels) -> bool {
         let traits = match target {
             Target::Node | Target::Settings { .. } => return false,
-            Target::Cgroup { path } => Traits::of_cgroup(path, labels),
-            Target::Engine(engine) => Traits::of_engine(engine, labels),
-            Target::Workload(held) => Traits::of_held(held),
+            Target::Cgroup { path } => TargetTraits::of_cgroup(path, labels),
+            Target::Engine(engine) => TargetTraits::of_engine(engine, labels),
+            Target::Workload(held) => TargetTraits::of_held(held),
         };
         let by_label = self.labels.iter().any(|(name, glob)| {
             labels.iter().any(|(known, value)| known == name && glob.matches(value))
@@ -139,7 +139,7 @@ fn may_match(globs: &[Glob], names: Option<&[String]>) -> bool {
     }
 }
 
-impl Traits {
+impl TargetTraits {
     /// A service or a container is itself; a slice above them has others, which are unknown.
     fn of_cgroup(path: &str, labels: &Labels) -> Self {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();

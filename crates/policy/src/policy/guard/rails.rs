@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use promql_rules::Labels;
 
-use super::{AtMost, Guard, Guarded, milliseconds};
+use super::{AtMost, Guard, GuardedProposal, milliseconds};
 use crate::model::{FleetAction, HoldReason, Moment, Target, because, duration_text};
 
 /// One reason to hold back, and whether it does.
@@ -28,7 +28,7 @@ impl Guard {
     pub(in crate::policy) fn rail(
         &self,
         reason: HoldReason,
-        guarded: &Guarded<'_>,
+        guarded: &GuardedProposal<'_>,
         at: Moment,
     ) -> Option<Rail> {
         let now_ms = at.timeline_ms();
@@ -100,7 +100,7 @@ impl Guard {
         Some(Rail { reason, holds, left: None, used: None, detail })
     }
 
-    fn approval_rail(&self, reason: HoldReason, guarded: &Guarded<'_>, at: Moment) -> Rail {
+    fn approval_rail(&self, reason: HoldReason, guarded: &GuardedProposal<'_>, at: Moment) -> Rail {
         let found = self.approval(guarded, at);
         let holds = found == Err(reason);
         let due = self.approvals.goes_ahead_at(guarded.proposal.rule).filter(|_| holds);
@@ -124,7 +124,12 @@ impl Guard {
         Rail { reason, holds, left, used: None, detail }
     }
 
-    fn fleet_rail(&self, reason: HoldReason, guarded: &Guarded<'_>, at: Moment) -> Option<Rail> {
+    fn fleet_rail(
+        &self,
+        reason: HoldReason,
+        guarded: &GuardedProposal<'_>,
+        at: Moment,
+    ) -> Option<Rail> {
         let action = FleetAction::of(guarded.proposal.action)?;
         if guarded.is_free_of_fleet {
             let detail = "an engine that has lost a rank serves nobody".to_owned();
@@ -135,7 +140,7 @@ impl Guard {
         Some(Rail { reason, holds, left: None, used: None, detail })
     }
 
-    fn protected(&self, guarded: &Guarded<'_>) -> (bool, String) {
+    fn protected(&self, guarded: &GuardedProposal<'_>) -> (bool, String) {
         let (proposal, none) = (&guarded.proposal, Labels::from([]));
         let labels = guarded.labels.unwrap_or(&none);
         let is_notice = proposal.action.is_notice();
@@ -144,7 +149,7 @@ impl Guard {
         (holds, format!("{} is {word}", proposal.target))
     }
 
-    fn unenforced(&self, guarded: &Guarded<'_>) -> (bool, String) {
+    fn unenforced(&self, guarded: &GuardedProposal<'_>) -> (bool, String) {
         let grade = guarded.proposal.action.grade();
         let holds = !self.enforces(grade);
         let word = if holds { "not enforced" } else { "enforced" };
@@ -158,7 +163,7 @@ impl Guard {
         }
     }
 
-    fn busy(&self, guarded: &Guarded<'_>, at: Moment) -> (bool, String) {
+    fn busy(&self, guarded: &GuardedProposal<'_>, at: Moment) -> (bool, String) {
         let proposal = &guarded.proposal;
         match self.under_way.excluder(proposal.mode, proposal.action) {
             Some((decision, since)) if !proposal.action.is_notice() => {
@@ -169,7 +174,7 @@ impl Guard {
         }
     }
 
-    fn cooldown(&self, guarded: &Guarded<'_>, now_ms: i64) -> Rail {
+    fn cooldown(&self, guarded: &GuardedProposal<'_>, now_ms: i64) -> Rail {
         let cooldown = guarded.rails.cooldown;
         let since_ms = self.spent_by(guarded).and_then(|spent| spent.rests_since_ms);
         let left_ms = since_ms
@@ -183,7 +188,7 @@ impl Guard {
         Rail { reason: HoldReason::Cooldown, holds: left.is_some(), left, used: None, detail }
     }
 
-    fn silenced(&self, guarded: &Guarded<'_>, at: Moment) -> (bool, String) {
+    fn silenced(&self, guarded: &GuardedProposal<'_>, at: Moment) -> (bool, String) {
         let selects = |rules: &crate::model::RuleSelector| rules.selects(guarded.proposal.rule);
         let mut silences = self.silences.all().iter();
         match silences.find(|silence| silence.until > at.utc && selects(&silence.rules)) {
@@ -196,7 +201,7 @@ impl Guard {
         }
     }
 
-    fn inhibited(&self, guarded: &Guarded<'_>) -> (bool, String) {
+    fn inhibited(&self, guarded: &GuardedProposal<'_>) -> (bool, String) {
         let own = guarded.rails.inhibited_by.iter();
         let names: Vec<&str> = own.chain(&self.rails.inhibited_by).map(|name| &**name).collect();
         let names = names.join(", ");
@@ -207,7 +212,7 @@ impl Guard {
         }
     }
 
-    fn setting(&self, reason: HoldReason, guarded: &Guarded<'_>) -> Option<Rail> {
+    fn setting(&self, reason: HoldReason, guarded: &GuardedProposal<'_>) -> Option<Rail> {
         let proposal = &guarded.proposal;
         proposal.action.for_at_most()?;
         let holds = self.settings.hold(proposal) == Some(reason);
@@ -220,7 +225,7 @@ impl Guard {
         Some(Rail { reason, holds, left: None, used: None, detail })
     }
 
-    fn broken(&self, guarded: &Guarded<'_>, now_ms: i64) -> (bool, String) {
+    fn broken(&self, guarded: &GuardedProposal<'_>, now_ms: i64) -> (bool, String) {
         let Some(limit) = self.breaker(guarded.rails).filter(|limit| limit.misses > 0) else {
             return (false, "it has no breaker".to_owned());
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::approval::stays_open;
 use super::{DEFAULT_APPROVAL_EXPIRES, Guard};
 use crate::model::{
-    Mode, Moment, OperatorCommand, OperatorOrder, Past, PastAct, PendingApproval, RuleId,
+    EarlierRuns, Mode, Moment, OperatorCommand, OperatorOrder, PastAct, PendingApproval, RuleId,
 };
 
 /// Wall clocks before this (2025) were not set: this program is younger.
@@ -48,7 +48,7 @@ pub fn on_this_boots_clock(now: Moment, moments: &[PastMoment]) -> Vec<i64> {
 
 impl Guard {
     /// Restores acts and orders of earlier runs; from now on remedies may act.
-    pub(in crate::policy) fn restore(&mut self, past: &Past, at: Moment) {
+    pub(in crate::policy) fn restore(&mut self, past: &EarlierRuns, at: Moment) {
         self.awaits_past = false;
         self.lost_before_ms = past.lost_before_ms.or(self.lost_before_ms);
         for (act, ends_round) in past.acts.iter().zip(round_ends(&past.acts)) {
@@ -98,7 +98,7 @@ impl Guard {
 }
 
 /// Whether the step after that act was announced: its round is not over.
-fn is_announced_after(act: &PastAct, past: &Past) -> bool {
+fn is_announced_after(act: &PastAct, past: &EarlierRuns) -> bool {
     past.asked.iter().any(|asked| {
         asked.goes_ahead.is_some()
             && (&asked.rule, asked.mode, asked.step) == (&act.rule, act.mode, act.step + 1)

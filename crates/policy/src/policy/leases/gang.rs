@@ -36,7 +36,7 @@ fn refuses(stage: Option<LeaseStage>) -> bool {
 
 /// A start over several nodes.
 #[derive(Clone, Debug, Default)]
-pub struct Gang {
+pub struct LeaseGang {
     members: Vec<MemberCall>,
     turn: u64,
     phase: Phase,
@@ -76,7 +76,7 @@ impl MemberCall {
     }
 }
 
-impl Gang {
+impl LeaseGang {
     /// One whose calls come after all those that an earlier requester of the same lease made
     /// before that time, in milliseconds of UTC.
     pub fn after(utc_ms: i64) -> Self {

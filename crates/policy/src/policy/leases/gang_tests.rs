@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::gang::{Gang, MemberAnswer, MemberCall};
+use super::gang::{LeaseGang, MemberAnswer, MemberCall};
 use super::tests::{node, request};
 use super::{LeaseBook, LeaseContext};
 use crate::model::{LeaseCall, LeaseEnd, LeaseRequest, LeaseStage};
@@ -111,7 +111,7 @@ struct World {
     rng: fastrand::Rng,
     books: Vec<LeaseBook>,
     messages: Vec<Message>,
-    gangs: Vec<Gang>,
+    gangs: Vec<LeaseGang>,
     lines: Vec<Vec<Line>>,
     answers: Vec<Vec<Option<MemberAnswer>>>,
     lives: Vec<Life>,
@@ -130,7 +130,7 @@ impl World {
             rng: fastrand::Rng::with_seed(schedule.seed),
             books: vec![LeaseBook::default(); 4],
             messages: Vec::new(),
-            gangs: vec![Gang::default(); count],
+            gangs: vec![LeaseGang::default(); count],
             lines: members.iter().map(|count| vec![Line::default(); *count]).collect(),
             answers: members.iter().map(|count| vec![None; *count]).collect(),
             lives: vec![Life::Waits; count],

@@ -82,7 +82,7 @@ pub struct LeaseBook {
     leases: Vec<Lease>,
     /// What the leases have taken of each pool, by the pool's name.
     #[serde(default, rename = "taken")]
-    pools: BTreeMap<Arc<str>, Taken>,
+    pools: BTreeMap<Arc<str>, LeasedMemory>,
     /// The last changes, oldest first.
     #[serde(default)]
     news: VecDeque<LeaseNews>,
@@ -90,7 +90,7 @@ pub struct LeaseBook {
 
 /// What the leases together have taken of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Taken {
+struct LeasedMemory {
     /// Held memory that they have not taken, in bytes.
     base: u64,
     /// Held memory at the last time, in bytes.
@@ -101,7 +101,7 @@ struct Taken {
     progress: u64,
 }
 
-impl Taken {
+impl LeasedMemory {
     /// What they have taken of what they reserve, in bytes.
     fn taken(self) -> u64 {
         self.held.saturating_sub(self.base)
@@ -288,7 +288,8 @@ impl LeaseBook {
             self.pools.clear();
         }
         if self.leases.is_empty() {
-            let is_old = |pool: &Taken| context.now.saturating_sub(pool.sampled) >= SEEN_WITHIN;
+            let is_old =
+                |pool: &LeasedMemory| context.now.saturating_sub(pool.sampled) >= SEEN_WITHIN;
             self.pools.retain(|_, pool| !is_old(pool));
             return;
         }
@@ -377,7 +378,7 @@ impl LeaseBook {
             let Reading::Value(held) = pool.held() else { continue };
             let need = self.need(&pool.pool);
             let sampled = pool.read_at.unwrap_or(context.sampled);
-            let first = Taken { base: held, held, sampled, progress: 0 };
+            let first = LeasedMemory { base: held, held, sampled, progress: 0 };
             let state = self.pools.entry(Arc::clone(&pool.pool)).or_insert(first);
             state.sample((held, sampled), need);
             if state.taken() >= state.progress.saturating_add(PROGRESS) {

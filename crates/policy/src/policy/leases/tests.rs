@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{GateMemory, GateRequest, Motion, ProcessId, Trend};
+use crate::model::{GateMemory, GateRequest, MemoryTrends, ProcessId, Trend};
 
 const GIB: u64 = 1 << 30;
 
@@ -20,7 +20,12 @@ pub(super) fn node(total: u64, held: u64) -> MemoryPools {
         mapped_cache: Reading::Value(0),
         unaccounted: Reading::Value(0),
         shmem: Reading::Value(0),
-        motion: Motion { available: still, contiguous: still, unaccounted: still, shmem: still },
+        motion: MemoryTrends {
+            available: still,
+            contiguous: still,
+            unaccounted: still,
+            shmem: still,
+        },
         ..GateMemory::UNKNOWN
     })
 }

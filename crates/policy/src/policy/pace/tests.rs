@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{CALM, CHECK_EVERY, FAST, Memory, Pace, SHORTEST_SLOPE, WATCHFUL};
+use super::{CALM, CHECK_EVERY, FAST, MemoryMeasurement, Pace, SHORTEST_SLOPE, WATCHFUL};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 const NEVER: Duration = Duration::MAX;
@@ -11,13 +11,13 @@ const NEVER: Duration = Duration::MAX;
 struct Machine {
     pace: Pace,
     now: Duration,
-    memory: Memory,
+    memory: MemoryMeasurement,
 }
 
 impl Machine {
     fn with_free(free_gib: f64) -> Self {
         let now = Duration::from_secs(1000);
-        let memory = Memory {
+        let memory = MemoryMeasurement {
             total: 121.0 * GIB,
             free: free_gib * GIB,
             available: (free_gib + 10.0) * GIB,
@@ -174,9 +174,10 @@ fn any_amount() -> impl Strategy<Value = f64> {
     prop_oneof![0.0..500.0 * GIB, Just(0.0), Just(f64::NAN), Just(f64::INFINITY), any::<f64>()]
 }
 
-fn any_memory() -> impl Strategy<Value = Option<Memory>> {
-    let memory = (any_amount(), any_amount(), any_amount(), any_amount())
-        .prop_map(|(total, free, available, reserve)| Memory { total, free, available, reserve });
+fn any_memory() -> impl Strategy<Value = Option<MemoryMeasurement>> {
+    let memory = (any_amount(), any_amount(), any_amount(), any_amount()).prop_map(
+        |(total, free, available, reserve)| MemoryMeasurement { total, free, available, reserve },
+    );
     proptest::option::weighted(0.9, memory)
 }
 

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::layout::{Layout, node_label};
+use super::layout::{PoolLayout, node_label};
 use super::memory::{allowance, at_most, memory as memory_of_machine, obtainable, whole};
 use super::{GpuReport, SeriesView};
 use crate::model::{
-    GateMemory, GpuMemory, HOST_POOL, MemoryPool, MemoryPools, Motion, PoolFigures, PoolKind,
+    GateMemory, GpuMemory, HOST_POOL, MemoryPool, MemoryPools, MemoryTrends, PoolFigures, PoolKind,
     Reading,
 };
 
 /// The pools of a layout, without figures.
-pub(super) fn empty(layout: &Layout) -> MemoryPools {
+pub(super) fn empty(layout: &PoolLayout) -> MemoryPools {
     let pool = |pool, kind, numa_nodes: &[u32]| MemoryPool {
         pool,
         kind,
@@ -34,7 +34,7 @@ pub(super) fn empty(layout: &Layout) -> MemoryPools {
 pub(super) fn sample(
     view: &impl SeriesView,
     gpus: &GpuReport,
-    layout: &Layout,
+    layout: &PoolLayout,
     memory: &mut MemoryPools,
 ) {
     for pool in &mut memory.pools {
@@ -107,7 +107,7 @@ fn of_driver(memory: &GpuMemory) -> (GateMemory, PoolFigures) {
         baseline: allowance(memory.total_bytes),
         shmem: none,
         orphans: Reading::Unsupported,
-        motion: Motion::default(),
+        motion: MemoryTrends::default(),
     };
     (memory, figures)
 }
@@ -203,7 +203,7 @@ impl<V: SeriesView> NodesView<'_, V> {
             baseline: allowance(total),
             shmem: self.kind("shmem"),
             orphans: Reading::Unsupported,
-            motion: Motion::default(),
+            motion: MemoryTrends::default(),
         }
     }
 }

@@ -40,14 +40,14 @@ const COHERENT_IDS: [&str; 5] = ["2342", "2348", "2941", "31c2", "31c3"];
 
 /// A NUMA node.
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct NumaNode {
     number: u32,
     has_cpus: bool,
 }
 
 /// The pools of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Layout {
+pub(super) struct PoolLayout {
     pub(super) engines: EnginePools,
     /// The NUMA nodes of the CPUs' memory; empty: all there is.
     pub(super) host_nodes: Vec<u32>,
@@ -83,7 +83,7 @@ pub(super) fn fingerprint(view: &impl SeriesView) -> u64 {
     hasher.finish()
 }
 
-pub(super) fn layout(view: &impl SeriesView, gpus: &GpuReport) -> Layout {
+pub(super) fn layout(view: &impl SeriesView, gpus: &GpuReport) -> PoolLayout {
     let nodes = nodes(view);
     let devices = gpus.picture.as_deref().map_or(&[][..], |picture| &picture.devices);
     let on_bus = pci_ids(view);
@@ -95,7 +95,7 @@ pub(super) fn layout(view: &impl SeriesView, gpus: &GpuReport) -> Layout {
     };
     let memory_nodes: Vec<u32> =
         nodes.iter().filter(|node| !node.has_cpus).map(|node| node.number).collect();
-    let mut layout = Layout { driver: reported(devices), ..Layout::default() };
+    let mut layout = PoolLayout { driver: reported(devices), ..PoolLayout::default() };
     let is = |chip: &Chip| chips.iter().any(|(_, own)| own == chip);
     let unknown = chips.iter().find_map(|(gpu, chip)| match chip {
         Chip::Unknown(why) => Some(format!("gpu{gpu}: {why}")),
@@ -236,14 +236,14 @@ fn pci_ids(view: &impl SeriesView) -> Vec<Arc<str>> {
 }
 
 /// The NUMA nodes with memory, in order. A node whose CPUs are unknown counts as one with CPUs.
-fn nodes(view: &impl SeriesView) -> Vec<Node> {
+fn nodes(view: &impl SeriesView) -> Vec<NumaNode> {
     let mut nodes = Vec::new();
     view.each("uma_numa_cpus", &mut |key, cpus| {
         let Some(number) = node_label(key) else { return };
         let labels = [("kind", "total"), ("node", &*number.to_string())];
         let total = view.latest("uma_numa_memory_bytes", &labels);
         if total.value().is_some_and(|total| total > 0.0) {
-            nodes.push(Node { number, has_cpus: cpus != Reading::Value(0.0) });
+            nodes.push(NumaNode { number, has_cpus: cpus != Reading::Value(0.0) });
         }
     });
     nodes.sort_unstable_by_key(|node| node.number);

@@ -1,6 +1,6 @@
 //! The machine's memory, from its series, and what of a memory an engine can take.
 
-use crate::model::{Baseline, GateMemory, Motion, Reading};
+use crate::model::{Baseline, GateMemory, MemoryTrends, Reading};
 
 /// Memory in no counter on an idle node, where it was not measured: 1.1 GiB with a desktop on a
 /// node of 119 GiB. Firmware, drivers and the kernel take more on larger ones.
@@ -45,7 +45,7 @@ pub(in crate::policy) fn memory(
         baseline: allowance(total),
         shmem: bytes("uma_memory_shmem_bytes", &[]),
         orphans: Reading::Unsupported,
-        motion: Motion::default(),
+        motion: MemoryTrends::default(),
     }
 }
 
@@ -77,21 +77,21 @@ fn at_least(low: Reading<u64>, reserve: Reading<u64>) -> Reading<u64> {
 
 /// The part of the available memory that an engine can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::policy) struct Had {
+pub(in crate::policy) struct ObtainableMemory {
     /// Free above the reserve.
     pub(in crate::policy) spare: u64,
     /// Goes when it is wanted.
     pub(in crate::policy) reclaimable: u64,
 }
 
-impl Had {
+impl ObtainableMemory {
     pub(in crate::policy) fn all(self) -> u64 {
         self.spare.saturating_add(self.reclaimable)
     }
 }
 
 /// The available memory that an engine can take; the error names the missing reading.
-pub(in crate::policy) fn had(memory: &GateMemory) -> Result<Had, &'static str> {
+pub(in crate::policy) fn had(memory: &GateMemory) -> Result<ObtainableMemory, &'static str> {
     let or_none = |reading: Reading<u64>| match reading {
         Reading::Unsupported => Reading::Value(0),
         reading => reading,
@@ -103,7 +103,7 @@ pub(in crate::policy) fn had(memory: &GateMemory) -> Result<Had, &'static str> {
     let cache = need(memory.clean_cache, "the page cache (Cached, Dirty, Mapped)")?;
     let slab = need(or_none(memory.reclaimable_slab), "SReclaimable")?;
     let (above, below) = (free.saturating_sub(cma), reserve.saturating_sub(free));
-    Ok(Had {
+    Ok(ObtainableMemory {
         spare: above.saturating_sub(reserve),
         // What the reserve lacks is filled up first.
         reclaimable: cache.saturating_add(slab / 2).saturating_sub(below),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{GpuDriver, GpuPicture, GpuReadings, MemoryPools};
-use layout::Layout;
+use layout::PoolLayout;
 pub use layout::needs_driver;
 pub(super) use publish::PoolSeries;
 pub(super) use view::DeclaredView;
@@ -41,7 +41,7 @@ impl GpuReport {
 #[derive(Debug)]
 pub struct Pools {
     gpus: GpuReport,
-    layout: Layout,
+    layout: PoolLayout,
     /// What the layout follows from; `None`: it must be determined.
     layout_of: Option<u64>,
     memory: MemoryPools,
@@ -52,7 +52,7 @@ impl Default for Pools {
         let driver = GpuDriver::Unknown { why: "the driver has not been queried".into() };
         Self {
             gpus: GpuReport { driver, picture: None, answered_at: None },
-            layout: Layout::default(),
+            layout: PoolLayout::default(),
             layout_of: None,
             memory: MemoryPools::default(),
         }

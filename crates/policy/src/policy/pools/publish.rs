@@ -44,13 +44,13 @@ fn number(reading: Reading<u64>) -> Reading<f64> {
 /// The series of all pools that have been there.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct PoolSeries {
-    of_pools: BTreeMap<Arc<str>, OfPool>,
+    of_pools: BTreeMap<Arc<str>, PoolCells>,
     /// Series that a declared world has from here.
     declared: BTreeMap<SeriesKey, SeriesId>,
 }
 
 #[derive(Debug)]
-struct OfPool {
+struct PoolCells {
     kind: PoolKind,
     info: Cell,
     holds_engines: Cell,
@@ -69,7 +69,7 @@ impl PoolSeries {
             let is_known = self.of_pools.get(&pool.pool).is_some_and(|it| it.kind == pool.kind);
             if !is_known {
                 self.retire(&pool.pool, counters);
-                let of_pool = OfPool::new(pool, counters, store);
+                let of_pool = PoolCells::new(pool, counters, store);
                 self.of_pools.insert(Arc::clone(&pool.pool), of_pool);
             }
             let Some(of_pool) = self.of_pools.get(&pool.pool) else { continue };
@@ -119,7 +119,7 @@ impl PoolSeries {
     }
 }
 
-impl OfPool {
+impl PoolCells {
     fn new(pool: &MemoryPool, counters: &mut Counters, store: &mut SeriesStore) -> Self {
         let name = &*pool.pool;
         let labels = [("kind", pool.kind.name()), ("pool", name)];

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::pending::{AGAIN_AFTER, PendingReboot, Stage, begin};
+use super::pending::{AGAIN_AFTER, PendingReboot, PendingStage, begin};
 use super::{RebootContext, RebootHold, Reboots};
 use crate::model::{
     Action, Decision, EnginePhase, EngineTarget, HoldReason, MemoryState, Outcome, OutcomeResult,
@@ -29,7 +29,7 @@ const MOST_STOPS: u32 = 3;
 
 /// The stop requests to engines, and their results.
 #[derive(Debug, Default)]
-pub(super) struct Drain {
+pub(super) struct EngineDrain {
     requests: BTreeMap<Arc<str>, StopRequests>,
     /// The one that is being stopped, or was last.
     last: Option<Arc<str>>,
@@ -45,7 +45,7 @@ struct StopRequests {
     failed: Option<Arc<str>>,
 }
 
-impl Drain {
+impl EngineDrain {
     pub(super) fn has_begun(&self) -> bool {
         !self.requests.is_empty()
     }
@@ -110,7 +110,7 @@ impl PendingReboot {
 
     /// Takes the report on the stop that is waited for.
     pub(super) fn drained(&mut self, outcome: &Outcome) {
-        self.stage = Stage::Waiting;
+        self.stage = PendingStage::Waiting;
         if self.drain.end(outcome) {
             let why = match &outcome.result {
                 OutcomeResult::NotDone(why) => why.as_str(),
@@ -211,7 +211,7 @@ impl Reboots {
         begin(act, context);
         if let Some(pending) = &mut self.pending {
             pending.drain.begin(name);
-            pending.begin(Stage::Draining(act));
+            pending.begin(PendingStage::Draining(act));
         }
         self.has_changed = true;
         Ok(())

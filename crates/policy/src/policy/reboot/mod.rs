@@ -31,14 +31,15 @@ use super::engines::Engines;
 use super::guard::Guard;
 use super::remedy::Condition;
 use crate::model::{
-    Action, Decision, DecisionRecord, Event, Evidence, LoggedInReadings, MemoryAssessment,
-    MemoryState, Mode, Moment, OperatorCommand, Outcome, Past, PastReboot, Reading, RebootAct,
-    RebootBudgetLeft, RebootPlan, RebootSettings, RebootStatus, RuleId, ScheduledReboot, Target,
+    Action, Decision, DecisionRecord, EarlierRuns, Event, Evidence, LoggedInReadings,
+    MemoryAssessment, MemoryState, Mode, Moment, OperatorCommand, Outcome, PastReboot, Reading,
+    RebootAct, RebootBudgetLeft, RebootPlan, RebootSettings, RebootStatus, RuleId, ScheduledReboot,
+    Target,
 };
 use loss::Loss;
-use pending::{PendingReboot, SHOWS_AGAIN_WITHIN, Stage};
+use pending::{PendingReboot, PendingStage, SHOWS_AGAIN_WITHIN};
 use series::RebootCells;
-use slot::Slot;
+use slot::RebootSlot;
 
 pub(super) use rails::RebootHold;
 
@@ -121,7 +122,7 @@ pub(super) struct Reboots {
     attempts: Vec<PastReboot>,
     pending: Option<PendingReboot>,
     loss: Loss,
-    slot: Slot,
+    slot: RebootSlot,
     users: Option<LoggedInReadings>,
     /// A person has cancelled one, and its cause may persist.
     is_called_off: bool,
@@ -145,7 +146,7 @@ impl Reboots {
             attempts: Vec::new(),
             pending: None,
             loss: Loss::default(),
-            slot: Slot::default(),
+            slot: RebootSlot::default(),
             users: None,
             is_called_off: false,
             called_off: None,
@@ -171,7 +172,7 @@ impl Reboots {
     }
 
     /// What earlier runs did is known.
-    pub(super) fn restore(&mut self, past: &Past, at: Moment) {
+    pub(super) fn restore(&mut self, past: &EarlierRuns, at: Moment) {
         if self.is_rehearsal {
             return;
         }
@@ -183,7 +184,7 @@ impl Reboots {
         self.attempts.clone_from(&known.attempts);
         let excess = self.attempts.len().saturating_sub(MOST_REMEMBERED);
         self.attempts.drain(..excess);
-        self.slot = Slot::restored(known);
+        self.slot = RebootSlot::restored(known);
         self.is_called_off = known.is_called_off;
         self.loss.restore(known);
         let Some(boot) = &known.boot_id else { return };
@@ -409,7 +410,7 @@ fn because(facts: &RebootFacts<'_>) -> Vec<Evidence> {
     because
 }
 
-impl Stage {
+impl PendingStage {
     /// Whether it waits for that outcome.
     pub(super) fn awaits(&self, outcome: &Outcome) -> bool {
         match self {

@@ -2,13 +2,13 @@
 
 use super::{RebootContext, Reboots};
 use crate::model::Moment;
-use crate::policy::group::Group;
+use crate::policy::group::RunningGroup;
 use crate::policy::{Policy, Step};
 
 impl Policy {
     /// Whether it must be known who is logged in: a reboot is scheduled, or thought of.
     pub fn wants_logged_in(&self) -> bool {
-        self.reboots.is_any_scheduled() || self.groups.iter().any(Group::thinks_of_reboot)
+        self.reboots.is_any_scheduled() || self.groups.iter().any(RunningGroup::thinks_of_reboot)
     }
 
     /// Follows a reboot that is scheduled, and what came of the last one. What the matter is must

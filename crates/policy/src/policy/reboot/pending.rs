@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::drain::Drain;
+use super::drain::EngineDrain;
 use super::{RebootContext, RebootFacts, RebootHold, Reboots, needs_reboot};
 use crate::model::{
     Action, Decision, DecisionRecord, Grade, HoldReason, MemoryState, Mode, Outcome, OutcomeResult,
     PastReboot, RebootAct, RebootForce, RebootMeans, RebootOrder, RebootStage, RebootWay,
     ScheduledReboot, Target,
 };
-use crate::policy::act::{Act, Holds};
+use crate::policy::act::{Act, HoldReasons};
 use crate::policy::remedy::Condition;
 
 /// After a restart of the program the cause must show again within this time.
@@ -29,11 +29,11 @@ pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct PendingReboot {
     pub(super) scheduled: ScheduledReboot,
-    pub(super) stage: Stage,
+    pub(super) stage: PendingStage,
     /// Its present hold.
     pub(super) held: Option<RebootHold>,
     /// The reported holds.
-    holds: Holds<HoldReason>,
+    holds: HoldReasons<HoldReason>,
     /// `None`: this process has seen its cause; else the time by which it must.
     unconfirmed_until: Option<Duration>,
     /// Logged-in users were warned, and have until then.
@@ -41,7 +41,7 @@ pub(super) struct PendingReboot {
     /// The way that was requested, even if the configuration has changed since.
     way: Option<RebootWay>,
     /// The engines to stop first.
-    pub(super) drain: Drain,
+    pub(super) drain: EngineDrain,
     /// How often engines ran after the eviction of their pods, and the time until the next one.
     pub(super) evicted_in_vain: u32,
     pub(super) not_evicted_before: Duration,
@@ -53,7 +53,7 @@ pub(super) struct PendingReboot {
 
 /// The stage of a scheduled reboot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum PendingStage {
     /// It is being journalled and announced.
     Announcing(Act),
     /// It is scheduled.
@@ -83,13 +83,13 @@ impl PendingReboot {
     pub(super) fn new(scheduled: ScheduledReboot, act: Act) -> Self {
         Self {
             scheduled,
-            stage: Stage::Announcing(act),
+            stage: PendingStage::Announcing(act),
             held: None,
-            holds: Holds::default(),
+            holds: HoldReasons::default(),
             unconfirmed_until: None,
             warned_until: None,
             way: None,
-            drain: Drain::default(),
+            drain: EngineDrain::default(),
             evicted_in_vain: 0,
             not_evicted_before: Duration::ZERO,
             not_before: Duration::ZERO,
@@ -101,7 +101,7 @@ impl PendingReboot {
     pub(super) fn restored(scheduled: ScheduledReboot, now: Duration) -> Self {
         let unconfirmed_until = Some(now.saturating_add(SHOWS_AGAIN_WITHIN));
         let act = Act::pending(scheduled.decision, now);
-        Self { stage: Stage::Scheduled, unconfirmed_until, ..Self::new(scheduled, act) }
+        Self { stage: PendingStage::Scheduled, unconfirmed_until, ..Self::new(scheduled, act) }
     }
 
     /// One that an earlier run has begun in this boot, and that has not happened yet.
@@ -111,7 +111,7 @@ impl PendingReboot {
             rule: attempt.rule.clone(),
             plan: attempt.plan.clone(),
         };
-        let stage = Stage::HandedOver { since: now, is_sysrq: false };
+        let stage = PendingStage::HandedOver { since: now, is_sysrq: false };
         Self { stage, way: attempt.way.clone(), ..Self::restored(scheduled, now) }
     }
 
@@ -119,13 +119,13 @@ impl PendingReboot {
     /// may be started again.
     pub(super) fn is_leaving(&self, has_slot: bool) -> bool {
         match self.stage {
-            Stage::Announcing(_) | Stage::Scheduled | Stage::Waiting => {
+            PendingStage::Announcing(_) | PendingStage::Scheduled | PendingStage::Waiting => {
                 self.drain.has_begun() && has_slot
             }
-            Stage::TakingSlot(_)
-            | Stage::Draining(_)
-            | Stage::Performing { .. }
-            | Stage::HandedOver { .. } => true,
+            PendingStage::TakingSlot(_)
+            | PendingStage::Draining(_)
+            | PendingStage::Performing { .. }
+            | PendingStage::HandedOver { .. } => true,
         }
     }
 
@@ -137,20 +137,20 @@ impl PendingReboot {
     /// Whether it was held back since then, and by something else than the cluster's slot.
     pub(super) fn is_stuck_since(&self, then: Duration) -> bool {
         let is_held = self.held.as_ref().is_some_and(|held| held.reason != HoldReason::NoSlot);
-        self.stage == Stage::Waiting && is_held && self.moved <= then
+        self.stage == PendingStage::Waiting && is_held && self.moved <= then
     }
 
     /// Its state, for people.
     pub(super) fn public_stage(&self) -> RebootStage {
         match self.stage {
-            Stage::Announcing(_) => RebootStage::Announcing,
-            Stage::Scheduled => RebootStage::Scheduled,
-            Stage::Waiting if self.is_warning() => RebootStage::Warning,
-            Stage::Waiting => RebootStage::Waiting,
-            Stage::Draining(_) => RebootStage::Draining,
-            Stage::TakingSlot(_) => RebootStage::TakingSlot,
-            Stage::Performing { .. } => RebootStage::Performing,
-            Stage::HandedOver { .. } => RebootStage::HandedOver,
+            PendingStage::Announcing(_) => RebootStage::Announcing,
+            PendingStage::Scheduled => RebootStage::Scheduled,
+            PendingStage::Waiting if self.is_warning() => RebootStage::Warning,
+            PendingStage::Waiting => RebootStage::Waiting,
+            PendingStage::Draining(_) => RebootStage::Draining,
+            PendingStage::TakingSlot(_) => RebootStage::TakingSlot,
+            PendingStage::Performing { .. } => RebootStage::Performing,
+            PendingStage::HandedOver { .. } => RebootStage::HandedOver,
         }
     }
 
@@ -166,7 +166,7 @@ impl PendingReboot {
     }
 
     /// An act of it begins: it waits for nothing else.
-    pub(super) fn begin(&mut self, stage: Stage) {
+    pub(super) fn begin(&mut self, stage: PendingStage) {
         self.stage = stage;
         self.holds.release();
         self.held = None;
@@ -222,10 +222,10 @@ impl Reboots {
         self.has_changed = true;
         let now = outcome.ended.uptime;
         match pending.stage {
-            Stage::Announcing(_) => match outcome.result {
+            PendingStage::Announcing(_) => match outcome.result {
                 // It is in the journal: it is valid even if the announcement failed.
                 OutcomeResult::Done | OutcomeResult::Failed(_) | OutcomeResult::TimedOut => {
-                    pending.stage = Stage::Scheduled;
+                    pending.stage = PendingStage::Scheduled;
                 }
                 OutcomeResult::Skipped => self.pending = None,
                 OutcomeResult::NotDone(ref why) => {
@@ -233,10 +233,12 @@ impl Reboots {
                     self.pending = None;
                 }
             },
-            Stage::Draining(_) => pending.drained(outcome),
-            Stage::Performing { is_sysrq, .. } => self.performed(outcome, is_sysrq, now),
-            Stage::Scheduled | Stage::Waiting | Stage::TakingSlot(_) | Stage::HandedOver { .. } => {
-            }
+            PendingStage::Draining(_) => pending.drained(outcome),
+            PendingStage::Performing { is_sysrq, .. } => self.performed(outcome, is_sysrq, now),
+            PendingStage::Scheduled
+            | PendingStage::Waiting
+            | PendingStage::TakingSlot(_)
+            | PendingStage::HandedOver { .. } => {}
         }
     }
 
@@ -244,18 +246,18 @@ impl Reboots {
         let Some(pending) = &mut self.pending else { return };
         match &outcome.result {
             OutcomeResult::Done | OutcomeResult::TimedOut | OutcomeResult::Skipped => {
-                pending.stage = Stage::HandedOver { since: now, is_sysrq };
+                pending.stage = PendingStage::HandedOver { since: now, is_sysrq };
                 self.mark_last(|attempt| attempt.was_begun = Some(true));
             }
             // The orderly way hangs all the same.
             OutcomeResult::NotDone(_) | OutcomeResult::Failed(_) if is_sysrq => {
-                pending.stage = Stage::HandedOver { since: now, is_sysrq };
+                pending.stage = PendingStage::HandedOver { since: now, is_sysrq };
             }
             OutcomeResult::NotDone(why) => {
                 let text = format!("it was refused: {why}");
                 pending.hold(RebootHold::new(HoldReason::Busy, text));
                 pending.not_before = now.saturating_add(AGAIN_AFTER);
-                pending.stage = Stage::Waiting;
+                pending.stage = PendingStage::Waiting;
                 pending.way = None;
                 // Nothing was begun.
                 self.attempts.pop();
@@ -291,29 +293,29 @@ impl Reboots {
         let Some(pending) = &mut self.pending else { return };
         let cause = pending.cause(condition, &context.facts());
         match pending.stage {
-            Stage::Announcing(act) => {
+            PendingStage::Announcing(act) => {
                 // Whether it is in the journal is not known: another one is scheduled if need be.
                 if act.is_lost(now) {
                     self.pending = None;
                     self.has_changed = true;
                 }
             }
-            Stage::Performing { act, is_sysrq } => {
+            PendingStage::Performing { act, is_sysrq } => {
                 if act.is_lost(now) {
-                    pending.stage = Stage::HandedOver { since: now, is_sysrq };
+                    pending.stage = PendingStage::HandedOver { since: now, is_sysrq };
                     self.has_changed = true;
                 }
             }
-            Stage::Draining(act) | Stage::TakingSlot(act) => {
+            PendingStage::Draining(act) | PendingStage::TakingSlot(act) => {
                 if act.is_lost(now) {
-                    pending.stage = Stage::Waiting;
+                    pending.stage = PendingStage::Waiting;
                     self.has_changed = true;
                 }
             }
-            Stage::HandedOver { since, is_sysrq } => {
+            PendingStage::HandedOver { since, is_sysrq } => {
                 self.advance_handed_over(since, is_sysrq, cause, context);
             }
-            Stage::Scheduled | Stage::Waiting => match cause {
+            PendingStage::Scheduled | PendingStage::Waiting => match cause {
                 Cause::Ended(why) => self.call_off(&why, context),
                 Cause::Doubt(held) => self.come_due(now, Some(held), context),
                 Cause::Persists => self.come_due(now, None, context),
@@ -370,8 +372,8 @@ impl Reboots {
         if now < due {
             return;
         }
-        if pending.stage == Stage::Scheduled {
-            pending.stage = Stage::Waiting;
+        if pending.stage == PendingStage::Scheduled {
+            pending.stage = PendingStage::Waiting;
             self.has_changed = true;
         }
         if now < pending.not_before {
@@ -490,7 +492,7 @@ impl Reboots {
             }
         }
         if let Some(pending) = &mut self.pending {
-            pending.begin(Stage::Performing { act, is_sysrq });
+            pending.begin(PendingStage::Performing { act, is_sysrq });
         }
         self.has_changed = true;
     }
@@ -505,7 +507,7 @@ impl Reboots {
     pub(super) fn call_off(&mut self, why: &str, context: &mut RebootContext<'_>) {
         let way = self.way_in_use().clone();
         let Some(pending) = self.pending.take() else { return };
-        let was_handed_over = matches!(pending.stage, Stage::HandedOver { .. });
+        let was_handed_over = matches!(pending.stage, PendingStage::HandedOver { .. });
         self.was_called_off = was_handed_over;
         let act = RebootAct::CallOff { way, why: why.to_owned(), was_handed_over };
         self.act(&pending.scheduled.rule, Action::Reboot(Box::new(act)), context);
@@ -517,8 +519,10 @@ impl Reboots {
     pub(super) fn can_call_off(&self) -> Result<(), String> {
         let Some(pending) = &self.pending else { return Err("no reboot is scheduled".to_owned()) };
         match (&pending.stage, self.way_in_use()) {
-            (Stage::Performing { .. }, _) => Err("the reboot has begun: it is too late".to_owned()),
-            (Stage::HandedOver { .. }, RebootWay::Logind) => {
+            (PendingStage::Performing { .. }, _) => {
+                Err("the reboot has begun: it is too late".to_owned())
+            }
+            (PendingStage::HandedOver { .. }, RebootWay::Logind) => {
                 Err("the reboot is under way: it is too late (shutdown -c may help)".to_owned())
             }
             _ => Ok(()),

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::pending::{PendingReboot, Stage};
+use super::pending::{PendingReboot, PendingStage};
 use super::{RebootContext, RebootHold, Reboots, is_well, order};
 use crate::model::{
     Action, Grade, HoldReason, Mode, Outcome, OutcomeResult, PastReboot, PastReboots, RebootAct,
@@ -31,12 +31,12 @@ const MOST_FORGOTTEN_TRIES: u32 = 8;
 
 /// Failed calls, which are repeated with back-off.
 #[derive(Debug, Default)]
-struct Tries {
+struct CallRetries {
     failures: u32,
     not_before: Duration,
 }
 
-impl Tries {
+impl CallRetries {
     fn put_off(&mut self, now: Duration) {
         let wait = LOCK_AGAIN_AFTER.saturating_mul(1 << self.failures.min(8));
         self.failures = self.failures.saturating_add(1);
@@ -46,7 +46,7 @@ impl Tries {
 
 /// The state of the slot.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct RebootSlot {
     /// The lock that this node may hold: a server without a response may have granted it.
     held: Option<RebootLock>,
     /// Whether it was first requested in this boot: no reboot has used it.
@@ -56,13 +56,13 @@ pub(super) struct Slot {
     /// The pending request; and whether nothing was held before.
     taking: Option<(Act, bool)>,
     releasing: Option<Act>,
-    taken: Tries,
-    released: Tries,
+    taken: CallRetries,
+    released: CallRetries,
     /// Whether the server may have a grant that the journal does not have.
     is_unknown: bool,
 }
 
-impl Slot {
+impl RebootSlot {
     /// What earlier runs have written down.
     pub(super) fn restored(known: &PastReboots) -> Self {
         Self {
@@ -143,7 +143,7 @@ impl Reboots {
         self.slot.held = Some(lock);
         self.slot.taking = Some((act, was_free));
         if let Some(pending) = &mut self.pending {
-            pending.begin(Stage::TakingSlot(act));
+            pending.begin(PendingStage::TakingSlot(act));
         }
         self.has_changed = true;
         Ok(true)
@@ -155,7 +155,7 @@ impl Reboots {
         if self.slot.releasing.is_some_and(|act| act.is_of(outcome)) {
             self.slot.releasing = None;
             match outcome.result {
-                OutcomeResult::Done => self.slot = Slot::default(),
+                OutcomeResult::Done => self.slot = RebootSlot::default(),
                 _ => self.slot.released.put_off(now),
             }
         } else if let Some((_, was_free)) = self.slot.taking.take_if(|(act, _)| act.is_of(outcome))
@@ -176,7 +176,7 @@ impl Reboots {
             OutcomeResult::TimedOut | OutcomeResult::Skipped => Some("no answer in time"),
         };
         if why.is_none() {
-            (slot.granted, slot.taken) = (Some(now), Tries::default());
+            (slot.granted, slot.taken) = (Some(now), CallRetries::default());
         } else if outcome.result.is_begun() {
             slot.granted = None;
         } else if was_free {
@@ -185,7 +185,7 @@ impl Reboots {
         }
         let is_awaited = |pending: &&mut PendingReboot| pending.stage.awaits(outcome);
         let Some(pending) = self.pending.as_mut().filter(is_awaited) else { return };
-        pending.stage = Stage::Waiting;
+        pending.stage = PendingStage::Waiting;
         let Some(why) = why else {
             pending.moved_on(now);
             return;

@@ -16,10 +16,10 @@ use crate::config::guard_rails::default_guard_rails;
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules_under;
 use crate::model::{
-    Decision, DecisionId, DecisionRecord, EngineReadings, EngineSeen, EventKind, GpuDriver,
-    GpuPicture, GpuReadings, HoldReason, Holder, HolderReadings, LoggedIn, LoggedInReadings,
-    LoggedInRule, Mode, Moment, Observation, OperatorCommand, OperatorOrder, Outcome,
-    OutcomeResult, Past, PastReboot, PastReboots, ProgramEvent, Reading, Readings, RebootAct,
+    Decision, DecisionId, DecisionRecord, EarlierRuns, EngineReadings, EngineSeen, EventKind,
+    GpuDriver, GpuPicture, GpuReadings, HoldReason, Holder, HolderReadings, LoggedIn,
+    LoggedInReadings, LoggedInRule, Mode, Moment, Observation, OperatorCommand, OperatorOrder,
+    Outcome, OutcomeResult, PastReboot, PastReboots, ProgramEvent, Reading, Readings, RebootAct,
     RebootForce, RebootLock, RebootMeans, RebootPlan, RebootResult, RebootSettings, RebootStage,
     RebootStatus, RuleId, ScheduledReboot, Schema, SeriesKey, Source, Target,
 };
@@ -81,7 +81,7 @@ impl RebootWorld {
         let at = Moment { uptime: Duration::from_secs(3_600), utc: Timestamp::UNIX_EPOCH };
         let mut policy = Policy::new(at, mode, &rules, DecisionId(1));
         policy.await_past();
-        policy.resume(at, &Past { reboots: past, ..Past::default() });
+        policy.resume(at, &EarlierRuns { reboots: past, ..EarlierRuns::default() });
         let key = |name| SeriesKey::new(name, &[]);
         let names = [
             "uma_memory_total_bytes",

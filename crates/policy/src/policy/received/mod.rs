@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use promql_rules::store::SeriesStore;
 
-use self::series::{Cells, Slots};
+use self::series::{ReceivedCells, Slots};
 use super::counters::Counters;
 use crate::model::{
     ALERTS, Event, FORGET_RECEIVED_AFTER, Moment, PastReceived, ProgramEvent, ReceivedAlert,
@@ -37,14 +37,14 @@ const NO_PAST: &str = "which alerts earlier runs have received is not known yet"
 
 /// The received alerts.
 #[derive(Debug)]
-pub(super) struct Received {
+pub(super) struct TrackedAlerts {
     forget_after: Duration,
     /// The tracked alerts, by their fingerprints.
     alerts: BTreeMap<Arc<str>, TrackedAlert>,
     /// The ended ones: time of the report, and fingerprint.
     over: BTreeSet<(Duration, Arc<str>)>,
     slots: Slots,
-    cells: Cells,
+    cells: ReceivedCells,
     /// Nothing ends before, on the uptime clock.
     next_end: Duration,
     /// When the series are written next.
@@ -82,21 +82,21 @@ pub(super) struct ReceivedContext<'a> {
 }
 
 impl ReceivedContext<'_> {
-    fn report_turn(&mut self, cells: &Cells, to: ReceivedTurn, alert: &Arc<ReceivedAlert>) {
+    fn report_turn(&mut self, cells: &ReceivedCells, to: ReceivedTurn, alert: &Arc<ReceivedAlert>) {
         cells.count_turn(to, self.counters);
         let kind = ProgramEvent::ReceivedAlert { to, alert: Arc::clone(alert) };
         self.events.push(Event { kind: kind.into(), utc: Some(self.at.utc), seq: None });
     }
 }
 
-impl Received {
+impl TrackedAlerts {
     pub(super) fn new(counters: &mut Counters, store: &mut SeriesStore) -> Self {
         Self {
             forget_after: FORGET_RECEIVED_AFTER,
             alerts: BTreeMap::new(),
             over: BTreeSet::new(),
             slots: Slots::default(),
-            cells: Cells::new(counters, store),
+            cells: ReceivedCells::new(counters, store),
             next_end: Duration::MAX,
             next_write: Duration::ZERO,
             blind_until: None,

@@ -21,14 +21,14 @@ const MOST_SLOTS: usize = 2 * MOST_SHOWN;
 /// The series, whose places are used again: the labels of alerts are without number.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    slots: Vec<Slot>,
+    slots: Vec<SeriesSlot>,
     /// Index of a series in them.
     places: BTreeMap<SeriesKey, usize>,
     shown: usize,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct SeriesSlot {
     id: SeriesId,
     key: SeriesKey,
     /// Alerts of which labels were left out may be one series.
@@ -69,7 +69,7 @@ impl Slots {
         }
         let place = self.slots.len();
         self.places.insert(key.clone(), place);
-        self.slots.push(Slot { id, key, holders: 0, ended: Duration::ZERO });
+        self.slots.push(SeriesSlot { id, key, holders: 0, ended: Duration::ZERO });
         Some(place)
     }
 
@@ -114,7 +114,7 @@ fn key(labels: &BTreeMap<Arc<str>, Arc<str>>) -> SeriesKey {
 
 /// What is counted of posts.
 #[derive(Debug)]
-pub(super) struct Cells {
+pub(super) struct ReceivedCells {
     firing: Cell,
     turns: [Cell; ReceivedTurn::ALL.len()],
     ignored: [Cell; ReceivedIgnored::ALL.len()],
@@ -124,7 +124,7 @@ pub(super) struct Cells {
     truncated: Cell,
 }
 
-impl Cells {
+impl ReceivedCells {
     pub(super) fn new(counters: &mut Counters, store: &mut SeriesStore) -> Self {
         let mut cell = |name: &str, labels: &[(&str, &str)]| {
             counters.cell(store, &SeriesKey::new(name, labels))

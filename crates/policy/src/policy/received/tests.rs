@@ -5,8 +5,8 @@ use super::*;
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
-    DecisionId, EventKind, Mode, Observation, Past, ProgramEvent, Readings, Schema, SeriesKey,
-    Source,
+    DecisionId, EarlierRuns, EventKind, Mode, Observation, ProgramEvent, Readings, Schema,
+    SeriesKey, Source,
 };
 use crate::policy::status::RuleState;
 use crate::policy::{Policy, Step};
@@ -284,7 +284,7 @@ fn a_restart_restores_alerts_and_reports_nothing_earlier() {
         past(ReceivedTurn::Forgotten, firing("c", 0), &world),
         past(ReceivedTurn::Firing, firing("d", 0), &world),
     ];
-    let past = Past { received, ..Past::default() };
+    let past = EarlierRuns { received, ..EarlierRuns::default() };
     let step = world.step(vec![Observation::Past(Box::new(past))]);
     assert_eq!(changes(&step), [""; 0], "that it fires on is no news");
     world.pass(1);

@@ -13,7 +13,7 @@ const EVIDENCE: [&str; 3] =
 
 /// The findings.
 #[derive(Debug, Default)]
-pub(super) struct Ruled {
+pub(super) struct MemoryRuling {
     /// Why there is not enough; empty if there is.
     pub(super) reasons: Vec<String>,
     /// Time until there is, at the present pace; `None` where that is unknown.
@@ -29,8 +29,8 @@ pub(super) fn check(
     (peak_bytes, family): (u64, &BTreeSet<ProcessId>),
     who: &[&str],
     context: &Context<'_>,
-) -> Ruled {
-    let mut ruled = Ruled::default();
+) -> MemoryRuling {
+    let mut ruled = MemoryRuling::default();
     match context.memory {
         None => ruled.reasons.push("memory was not measured of late".to_owned()),
         Some(memory) => {

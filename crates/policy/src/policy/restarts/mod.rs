@@ -24,7 +24,7 @@ use super::Context;
 use super::counters::Counters;
 use super::guard::Guard;
 use crate::model::{
-    EngineSeen, Event, Mode, Moment, Outcome, Past, PastAct, PastRanks, RestartReadings,
+    EarlierRuns, EngineSeen, Event, Mode, Moment, Outcome, PastAct, PastRanks, RestartReadings,
     RestartState, RestartStatus, RuleId, Supervisor,
 };
 use restart::Restart;
@@ -113,7 +113,7 @@ impl Restarts {
     }
 
     /// Restores the acts of earlier runs.
-    pub(super) fn restore(&mut self, past: &Past) {
+    pub(super) fn restore(&mut self, past: &EarlierRuns) {
         for act in past.acts.iter().filter(|act| is_ours(&act.rule)) {
             self.acts.insert(Arc::clone(&act.rule.alert), act.clone());
         }

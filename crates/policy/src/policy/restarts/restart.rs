@@ -18,7 +18,7 @@ use crate::model::{
     RestartState, RestartStatus, RuleId, Supervisor, Workload, WorkloadEnd, WorkloadState,
 };
 use crate::policy::Context;
-use crate::policy::act::{Act, Holds};
+use crate::policy::act::{Act, HoldReasons};
 use crate::policy::counters::Counters;
 use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory, own_bytes};
 use crate::policy::guard::{AtMost, BreakerLimit, Guard, Rails};
@@ -88,7 +88,7 @@ pub(super) struct Restart {
     gang: Option<GangStart>,
     /// Its deaths, until their details are known.
     unreported_deaths: Vec<Death>,
-    holds: Holds<HoldReason>,
+    holds: HoldReasons<HoldReason>,
     /// Its supervisor reports that it has ended and that it is ours.
     is_down: bool,
     /// Its state is an event already, with the reason.
@@ -133,7 +133,7 @@ impl Restart {
             ranks: None,
             gang: None,
             unreported_deaths: Vec::new(),
-            holds: Holds::default(),
+            holds: HoldReasons::default(),
             is_down: false,
             is_reported: false,
             not_before: Duration::ZERO,

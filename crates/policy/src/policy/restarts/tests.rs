@@ -10,9 +10,10 @@ mod world;
 use std::time::Duration;
 
 use crate::model::{
-    DecisionId, DecisionRecord, EnginePhase, Event, EventKind, HoldReason, Mode, Observation,
-    OperatorCommand, OperatorOrder, OutcomeResult, Past, PastAct, Pause, ProgramEvent, Reading,
-    Requested, RestartState, RuleId, RuleSelector, WorkloadEnd, WorkloadHealth, WorkloadState,
+    DecisionId, DecisionRecord, EarlierRuns, EnginePhase, Event, EventKind, HoldReason, Mode,
+    Observation, OnRequest, OperatorCommand, OperatorOrder, OutcomeResult, PastAct, Pause,
+    ProgramEvent, Reading, RestartState, RuleId, RuleSelector, WorkloadEnd, WorkloadHealth,
+    WorkloadState,
 };
 use crate::policy::Policy;
 use crate::policy::guard::{Glob, Protected};
@@ -247,13 +248,13 @@ fn another_loading_engine_has_precedence() {
 #[test]
 fn a_stopped_engine_stays_down() {
     for (requested, exit_code, hold) in [
-        (Requested::Yes, 143, Some(HoldReason::Stopped)),
-        (Requested::Yes, 0, Some(HoldReason::Stopped)),
-        (Requested::Unknown, 143, Some(HoldReason::StopUnclear)),
-        (Requested::Unknown, 1, None),
+        (OnRequest::Yes, 143, Some(HoldReason::Stopped)),
+        (OnRequest::Yes, 0, Some(HoldReason::Stopped)),
+        (OnRequest::Unknown, 143, Some(HoldReason::StopUnclear)),
+        (OnRequest::Unknown, 1, None),
         // vLLM ends with 0 when its worker is killed.
-        (Requested::Unknown, 0, None),
-        (Requested::No, 143, None),
+        (OnRequest::Unknown, 0, None),
+        (OnRequest::No, 143, None),
     ] {
         let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
         let end = WorkloadEnd { requested, is_oom_killed: false, ..world.end(exit_code) };
@@ -270,7 +271,7 @@ fn a_stopped_engine_stays_down() {
     let before = world.at.utc - Duration::from_secs(5_000);
     let end = WorkloadEnd {
         utc: Some(before),
-        requested: Requested::Unknown,
+        requested: OnRequest::Unknown,
         is_oom_killed: false,
         ..world.end(137)
     };
@@ -406,7 +407,7 @@ fn people_and_guard_rails_hold_a_restart() {
 }
 
 /// The same machine, with a process that has just been started and that knows this past.
-fn restarted(world: RestartWorld, past: Past) -> RestartWorld {
+fn restarted(world: RestartWorld, past: EarlierRuns) -> RestartWorld {
     let mut policy = Policy::new(world.at, Mode::Enforce, &RuleSet::default(), DecisionId(900));
     policy.await_past();
     let mut again = RestartWorld { policy, decisions: Vec::new(), ..world };
@@ -446,7 +447,7 @@ fn a_restart_of_this_program_neither_starts_twice_nor_forgets() {
     let act = world.tick().decisions[0].clone();
     world.starts("vllm");
     let acts = vec![past_act(&act, None, false)];
-    let mut world = restarted(world, Past { acts, ..Past::default() });
+    let mut world = restarted(world, EarlierRuns { acts, ..EarlierRuns::default() });
     assert_eq!(world.until_start(30), None, "it runs");
     // Killed after the outcome; the container has died since: that is its first failure.
     let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
@@ -456,7 +457,7 @@ fn a_restart_of_this_program_neither_starts_twice_nor_forgets() {
     world.run(1);
     world.dies("vllm");
     let acts = vec![past_act(&act, None, true)];
-    let mut world = restarted(world, Past { acts, ..Past::default() });
+    let mut world = restarted(world, EarlierRuns { acts, ..EarlierRuns::default() });
     let (_, took) = world.until_start(30).unwrap();
     assert!((1..=4).contains(&took.as_secs()), "it backs off, {took:?}");
     let judged = &world.aim_checks[0];
@@ -472,7 +473,7 @@ fn a_restart_of_this_program_neither_starts_twice_nor_forgets() {
     let acts = world.decisions.iter().filter(|made| made.is_act());
     let acts: Vec<_> = acts.map(|act| past_act(act, Some(false), true)).collect();
     assert_eq!(acts.len(), 3);
-    let mut world = restarted(world, Past { acts, ..Past::default() });
+    let mut world = restarted(world, EarlierRuns { acts, ..EarlierRuns::default() });
     assert_eq!(world.until_start(60), None);
     assert_eq!(world.state("vllm").0, RestartState::GivenUp);
 }
@@ -480,10 +481,10 @@ fn a_restart_of_this_program_neither_starts_twice_nor_forgets() {
 #[test]
 fn a_stop_is_remembered_after_a_restart_of_the_program() {
     let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
-    let end = WorkloadEnd { requested: Requested::Unknown, ..world.end(0) };
+    let end = WorkloadEnd { requested: OnRequest::Unknown, ..world.end(0) };
     world.of("vllm").state = WorkloadState::Ended(end);
     let restart_states = [("vllm".into(), RestartState::Stopped)].into();
-    let past = Past { restart_states, ..Past::default() };
+    let past = EarlierRuns { restart_states, ..EarlierRuns::default() };
     let mut world = restarted(world, past);
     assert_eq!(world.until_start(30), None);
     assert_eq!(world.holds(), [HoldReason::Stopped]);
@@ -551,7 +552,7 @@ fn a_start_without_response_that_succeeded_counts_as_done() {
 fn without_stop_events_exit_0_may_be_a_stop() {
     let mut world = RestartWorld::with(Mode::Enforce, &["vllm"]);
     let end = WorkloadEnd {
-        requested: Requested::Unknown,
+        requested: OnRequest::Unknown,
         is_oom_killed: false,
         are_stops_silent: true,
         ..world.end(0)

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{AlertState, WellLevel};
+use crate::model::{AlertState, NodeHealthLevel};
 
 const LOW: &str = "
 groups:
@@ -103,8 +103,8 @@ fn the_level_of_the_node_is_a_series() {
     let mut world = World::new(&yaml, Mode::Observe);
     world.tick();
     let levels = |world: &mut World| {
-        let series = |level: WellLevel| format!("uma_node_health{{level=\"{level}\"}}");
-        WellLevel::ALL.map(|level| world.value(&series(level)).unwrap())
+        let series = |level: NodeHealthLevel| format!("uma_node_health{{level=\"{level}\"}}");
+        NodeHealthLevel::ALL.map(|level| world.value(&series(level)).unwrap())
     };
     assert_eq!(levels(&mut world), [1.0, 0.0, 0.0, 0.0]);
     world.free = Reading::Value(5.0);

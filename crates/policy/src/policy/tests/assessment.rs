@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use crate::config::mistake::SourceText;
 use crate::config::rules::parse_rules;
 use crate::model::{
-    DecisionId, EngineReadings, Event, EventKind, GpuDriver, GpuLossSign, GpuPicture, GpuReadings,
-    Holder, HolderReadings, KernelEvent, KernelRecord, MemoryState, Mode, Moment, Observation,
-    Outcome, OutcomeResult, Past, ProcessId, ProgramEvent, Reading, Readings, SYSLOG_SEQ_BASE,
-    Schema, SeriesKey, Source, TaskSeen,
+    DecisionId, EarlierRuns, EngineReadings, Event, EventKind, GpuDriver, GpuLossSign, GpuPicture,
+    GpuReadings, Holder, HolderReadings, KernelEvent, KernelRecord, MemoryState, Mode, Moment,
+    Observation, ObservedTask, Outcome, OutcomeResult, ProcessId, ProgramEvent, Reading, Readings,
+    SYSLOG_SEQ_BASE, Schema, SeriesKey, Source,
 };
 use crate::policy::Policy;
 
@@ -28,7 +28,7 @@ struct AssessmentWorld {
     /// What comes back when caches are dropped.
     pools: u64,
     holders: Vec<Holder>,
-    tasks: Vec<TaskSeen>,
+    tasks: Vec<ObservedTask>,
     records: Vec<KernelRecord>,
     driver: GpuDriver,
     scans: bool,
@@ -52,7 +52,7 @@ impl AssessmentWorld {
         let rules = parse_rules(&[SourceText::new("leak.yaml", text)], TICK).unwrap();
         let start = Moment { uptime: Duration::from_secs(1_000), utc: Timestamp::UNIX_EPOCH };
         let mut policy = Policy::new(start, Mode::Enforce, &rules, DecisionId(1));
-        policy.resume(start, &Past::default());
+        policy.resume(start, &EarlierRuns::default());
         let mut node = Self {
             policy,
             now: Duration::ZERO,
@@ -279,7 +279,7 @@ fn falling_memory_lingers_with_an_estimated_time() {
 
 /// The state after a hung task of the driver was named while the driver is silent, where `/proc`
 /// shows the task so from then on.
-fn after_hung(tasks: &[TaskSeen], seq: u64) -> (AssessmentWorld, MemoryState) {
+fn after_hung(tasks: &[ObservedTask], seq: u64) -> (AssessmentWorld, MemoryState) {
     let mut node = AssessmentWorld::new();
     node.driver = GpuDriver::Silent { since: node.at().uptime, process_state: Some('D') };
     node.wait(70);
@@ -302,8 +302,8 @@ fn after_hung(tasks: &[TaskSeen], seq: u64) -> (AssessmentWorld, MemoryState) {
     (node, state)
 }
 
-fn task(start_ticks: u64, state: char, is_kernel: bool) -> TaskSeen {
-    TaskSeen { id: ProcessId { pid: 77, start_ticks }, state, is_kernel }
+fn task(start_ticks: u64, state: char, is_kernel: bool) -> ObservedTask {
+    ObservedTask { id: ProcessId { pid: 77, start_ticks }, state, is_kernel }
 }
 
 #[test]

@@ -4,9 +4,10 @@ use promql_rules::store::MAX_SERIES_OF_CLUSTER;
 
 use super::*;
 use crate::model::{
-    ClusterNames, ClusterReadings, NodeNews, NodeReadings, Rejection, WellLevel, series_of_node,
+    ClusterNames, ClusterReadings, NodeHealthLevel, NodeNews, NodeReadings, Rejection,
+    series_of_node,
 };
-use crate::policy::overview::{self, About};
+use crate::policy::overview::{self, PictureContext};
 
 const IMBALANCE: &str = "
 groups:
@@ -346,7 +347,7 @@ fn the_picture_has_the_level_of_each_node_and_the_worst_first() {
     world.seen.push(silent("silent"));
     world.tick();
     let status = world.policy.status(world.at);
-    let about = About {
+    let about = PictureContext {
         node: "here",
         version: "",
         model: None,
@@ -356,17 +357,17 @@ fn the_picture_has_the_level_of_each_node_and_the_worst_first() {
         failures: &[],
     };
     let picture = overview::picture(&status, &about);
-    let levels: Vec<(&str, Option<WellLevel>)> =
+    let levels: Vec<(&str, Option<NodeHealthLevel>)> =
         picture.nodes.iter().map(|node| (&*node.name, node.level)).collect();
     // The memory of this node is unknown here.
     assert_eq!(
         levels,
         [
             ("silent", None),
-            ("b", Some(WellLevel::Critical)),
-            ("here", Some(WellLevel::Unknown)),
+            ("b", Some(NodeHealthLevel::Critical)),
+            ("here", Some(NodeHealthLevel::Unknown)),
             ("of-an-older-version", None),
-            ("a", Some(WellLevel::Well)),
+            ("a", Some(NodeHealthLevel::Well)),
         ]
     );
 }

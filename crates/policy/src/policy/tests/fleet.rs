@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::model::{
-    ClusterNames, ClusterReadings, FleetAction, NodeNews, NodeReadings, Past, series_of_node,
+    ClusterNames, ClusterReadings, EarlierRuns, FleetAction, NodeNews, NodeReadings, series_of_node,
 };
 use crate::policy::guard::{FleetLimit, FleetLimits, FleetShare};
 
@@ -131,7 +131,7 @@ fn an_act_of_an_earlier_run_counts_and_is_unknown_until_the_journal_is_read() {
         fleet_action: Some(FleetAction::DropCaches),
         ..past_act(&rule, Mode::Enforce, world.at, 30)
     };
-    let past = Past { acts: vec![act], ..Past::default() };
+    let past = EarlierRuns { acts: vec![act], ..EarlierRuns::default() };
     world.seen.push(Observation::Past(Box::new(past)));
     world.tick();
     assert_eq!(world.value(&own(ACTED)), Some(30.0));

@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use crate::model::{
-    DecisionId, EngineHealth, EngineKind, EngineLoad, EngineProcess, EngineReadings, EngineSeen,
-    Event, EventKind, HealthResponse, LoadEnd, LoadReading, LoadReceipt, Mode, Moment, Observation,
-    Past, PastLoad, ProcessId, ProgramEvent, ReadOrder, Reading, Readings, Schema, SeriesKey,
-    Source, TrackedReading, WhyUnknown,
+    DecisionId, EarlierRuns, EngineHealth, EngineKind, EngineLoad, EngineProcess, EngineReadings,
+    EngineSeen, Event, EventKind, HealthResponse, LoadEnd, LoadReading, LoadReceipt, Mode, Moment,
+    Observation, PastLoad, ProcessId, ProgramEvent, ReadOrder, Reading, Readings, Schema,
+    SeriesKey, Source, TrackedReading, WhyUnknown,
 };
 use crate::policy::Policy;
 use crate::policy::rule::RuleSet;
@@ -275,7 +275,7 @@ fn an_engine_that_follows_another_is_measured_from_the_baseline() {
     for baseline in [None, Some(GIB)] {
         let mut node = LoadWorld::new();
         let baselines = baseline.map(|bytes| ("host".into(), bytes)).into_iter().collect();
-        let past = Past { unaccounted_baselines: baselines, ..Past::default() };
+        let past = EarlierRuns { unaccounted_baselines: baselines, ..EarlierRuns::default() };
         node.policy.resume(moment(Duration::ZERO), &past);
         node.engines.push(engine("qwen", 10, Duration::ZERO));
         node.wait(1);
@@ -340,7 +340,7 @@ fn growth_is_expected_as_earlier_loads_had_it() {
     let past = node.receipt().past("qwen");
     let mut again = LoadWorld::new();
     let older = PastLoad { fingerprint: "x".into(), growth_bytes: Some(50 * GIB), ..past.clone() };
-    let past = Past { loads: vec![older, past], ..Past::default() };
+    let past = EarlierRuns { loads: vec![older, past], ..EarlierRuns::default() };
     again.policy.resume(moment(Duration::ZERO), &past);
     again.wait(20);
     again.start("qwen", 10);
@@ -374,7 +374,8 @@ fn an_engine_read_ahead_of_in_vain_is_remembered_and_one_that_was_not_read_ahead
         (vec![vain, useful], false),
     ] {
         let mut node = LoadWorld::new();
-        node.policy.resume(moment(Duration::ZERO), &Past { loads, ..Past::default() });
+        node.policy
+            .resume(moment(Duration::ZERO), &EarlierRuns { loads, ..EarlierRuns::default() });
         node.wait(20);
         node.engines.push(engine("qwen", 10, node.now));
         node.wait(2);
@@ -411,7 +412,7 @@ fn how_an_engine_read_is_in_its_receipt_and_outlives_a_restart_even_if_it_died()
         let load = receipt.known("qwen").unwrap();
         assert_eq!((load.is_only_reading, load.growth_bytes.is_none()), (dies, dies));
         let mut again = LoadWorld::new();
-        let past = Past { loads: vec![load], ..Past::default() };
+        let past = EarlierRuns { loads: vec![load], ..EarlierRuns::default() };
         again.policy.resume(moment(Duration::ZERO), &past);
         again.wait(20);
         again.engines.push(engine("qwen", 10, again.now));
@@ -434,7 +435,7 @@ fn a_new_kernel_that_moves_the_floor_is_shown() {
         let mut node = LoadWorld::new();
         node.kernel = kernel;
         (node.unaccounted, node.cache) = (11 * GIB, 30 * GIB);
-        let past = Past { loads: vec![past.clone()], ..Past::default() };
+        let past = EarlierRuns { loads: vec![past.clone()], ..EarlierRuns::default() };
         node.policy.resume(moment(Duration::ZERO), &past);
         node.wait(20);
         node.start("qwen", 10);

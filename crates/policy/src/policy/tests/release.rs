@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use crate::model::{
-    DecisionId, EngineKind, EngineProcess, EngineReadings, EngineSeen, Event, EventKind,
-    GateReason, GateRequest, Mode, Moment, Observation, Past, ProcessId, ProgramEvent, Reading,
-    Readings, Release, ReleaseEnd, Schema, SeriesKey, Source,
+    DecisionId, EarlierRuns, EngineKind, EngineProcess, EngineReadings, EngineSeen, Event,
+    EventKind, GateReason, GateRequest, Mode, Moment, Observation, ProcessId, ProgramEvent,
+    Reading, Readings, Release, ReleaseEnd, Schema, SeriesKey, Source,
 };
 use crate::policy::Policy;
 use crate::policy::gate::check_gate;
@@ -277,12 +277,12 @@ fn a_restart_reports_no_release_of_earlier_engines() {
 fn the_release_of_an_older_engine_is_known_only_with_a_baseline() {
     for baseline in [None, Some(GIB)] {
         let mut node = ReleaseWorld::new();
-        let past = Past {
+        let past = EarlierRuns {
             unaccounted_baselines: baseline
                 .map(|bytes| ("host".into(), bytes))
                 .into_iter()
                 .collect(),
-            ..Past::default()
+            ..EarlierRuns::default()
         };
         node.policy.resume(moment(Duration::ZERO), &past);
         (node.unaccounted, node.shmem) = (81 * GIB, 10 * GIB);

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{CacheKind, Past};
+use crate::model::{CacheKind, EarlierRuns};
 
 const LADDER: &str = "
 groups:
@@ -186,7 +186,7 @@ fn a_restart_resets_neither_cooldown_nor_budget() {
         let rule = rules(LADDER).groups[0].rules[0].id.clone();
         let mut world = World::new(LADDER, Mode::Enforce);
         let acts = seconds.iter().map(|ago| past_act(&rule, mode, world.at, *ago));
-        let past = Past { acts: acts.collect(), ..Past::default() };
+        let past = EarlierRuns { acts: acts.collect(), ..EarlierRuns::default() };
         world.policy.resume(world.at, &past);
         world.free = Reading::Value(5.0);
         let steps = world.run(Duration::from_secs(10));

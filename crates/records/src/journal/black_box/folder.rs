@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::header::{EndOfBoot, Header, PAGE_BYTES, Previous, RECORDS_A_PAGE, Unusable};
-use super::record::{BootId, Record};
-use super::ring::{Disk, Page, Ring, page_offset};
-use super::scan::{Recovered, read_header, scan};
+use super::header::{EndOfBoot, Header, PAGE_BYTES, PreviousBoot, RECORDS_A_PAGE, UnusableFile};
+use super::record::{BlackBoxRecord, BootId};
+use super::ring::{AlignedPage, BlackBoxRing, Disk, page_offset};
+use super::scan::{RecoveredRecords, read_header, scan};
 use crate::files::open_regular;
 use crate::journal::file::Locked;
 use crate::model::Moment;
@@ -45,16 +45,16 @@ pub struct Folder {
     path: PathBuf,
     /// The oldest first.
     files: Vec<(PathBuf, Header)>,
-    unusable: Vec<(PathBuf, Why)>,
+    unusable: Vec<(PathBuf, LeftOutReason)>,
     next_number: u64,
 }
 
 /// Why a file is left out.
 #[derive(Debug, thiserror::Error)]
-pub enum Why {
+pub enum LeftOutReason {
     /// The file is no black box of this version.
     #[error(transparent)]
-    Format(Unusable),
+    Format(UnusableFile),
     /// The first page cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(io::Error),
@@ -64,11 +64,11 @@ pub enum Why {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LastBoot {
     /// The boot, its end, and the begin of the next one.
-    pub previous: Previous,
+    pub previous: PreviousBoot,
     /// The known number of unclean boots, with this one.
     pub unclean_boots: u32,
     /// The last record of that boot, if any is left.
-    pub last: Option<Record>,
+    pub last: Option<BlackBoxRecord>,
     /// Whether this boot has reported it already.
     pub reported: bool,
     /// The file of that boot, if it is left.
@@ -111,8 +111,8 @@ impl Folder {
         for (_, file) in numbered {
             match open_regular(&file).and_then(|opened| read_header(&opened)) {
                 Ok(Ok(header)) => folder.files.push((file, header)),
-                Ok(Err(unusable)) => folder.unusable.push((file, Why::Format(unusable))),
-                Err(error) => folder.unusable.push((file, Why::Unreadable(error))),
+                Ok(Err(unusable)) => folder.unusable.push((file, LeftOutReason::Format(unusable))),
+                Err(error) => folder.unusable.push((file, LeftOutReason::Unreadable(error))),
             }
         }
         Ok(folder)
@@ -129,9 +129,9 @@ impl Folder {
         &self,
         index: usize,
         current: BootId,
-        last: Option<&Record>,
+        last: Option<&BlackBoxRecord>,
         now: Moment,
-    ) -> Previous {
+    ) -> PreviousBoot {
         let boot_id = self.files[index].1.boot_id;
         let next = self.files.get(index + 1).and_then(|(_, header)| header.previous);
         match next.filter(|previous| previous.boot_id == boot_id) {
@@ -146,7 +146,7 @@ impl Folder {
     }
 
     /// Files with such a name that cannot be read.
-    pub fn unusable(&self) -> &[(PathBuf, Why)] {
+    pub fn unusable(&self) -> &[(PathBuf, LeftOutReason)] {
         &self.unusable
     }
 
@@ -177,7 +177,7 @@ impl Folder {
         now: Moment,
         records: u32,
         last_boot: Option<&LastBoot>,
-    ) -> Result<(Ring<DiskFile>, Vec<String>), BlackBoxError> {
+    ) -> Result<(BlackBoxRing<DiskFile>, Vec<String>), BlackBoxError> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o750)
@@ -187,7 +187,7 @@ impl Folder {
         let mut remarks = self.set_aside();
         let known = self.files.last().filter(|(_, header)| header.boot_id == boot_id);
         let known = known.and_then(|(path, header)| {
-            let opened = Opened::read(path, header);
+            let opened = OpenFile::read(path, header);
             opened.map_err(|error| remarks.push(format!("{error}; another file is made"))).ok()
         });
         let opened = match known {
@@ -201,7 +201,7 @@ impl Folder {
                     unclean_boots: last_boot.map_or(0, |last| last.unclean_boots),
                     previous: last_boot.map(|last| last.previous),
                 };
-                Opened::read(&self.make(&header)?, &header)?
+                OpenFile::read(&self.make(&header)?, &header)?
             }
         };
         self.let_go_of_oldest();
@@ -223,7 +223,7 @@ impl Folder {
         for (path, unusable) in std::mem::take(&mut self.unusable) {
             let name = path.display();
             // A later upgrade to the newer version finds its file again.
-            if !matches!(unusable, Why::Format(Unusable::Foreign)) {
+            if !matches!(unusable, LeftOutReason::Format(UnusableFile::Foreign)) {
                 remarks.push(format!("{name} is left alone: {unusable}"));
                 continue;
             }
@@ -268,9 +268,9 @@ impl Folder {
 }
 
 /// Reads a whole file.
-pub fn recover(path: &Path) -> Result<Recovered, BlackBoxError> {
+pub fn recover(path: &Path) -> Result<RecoveredRecords, BlackBoxError> {
     let recovered = open_regular(path).and_then(|file| {
-        Recovered::read(&file).and_then(|recovered| recovered.map_err(io::Error::other))
+        RecoveredRecords::read(&file).and_then(|recovered| recovered.map_err(io::Error::other))
     });
     recovered.map_err(failed("read", path))
 }
@@ -283,10 +283,10 @@ fn number_of(path: &Path) -> Option<u64> {
 }
 
 /// `None` also for an unreadable file, which must not prevent a new one.
-fn newest_record(path: &Path, header: &Header) -> Option<Record> {
+fn newest_record(path: &Path, header: &Header) -> Option<BlackBoxRecord> {
     let file = open_regular(path)
         .inspect_err(|error| tracing::warn!("black box: cannot read {}: {error}", path.display()));
-    let mut newest: Option<Record> = None;
+    let mut newest: Option<BlackBoxRecord> = None;
     scan(header, &file.ok()?, |record| {
         if newest.is_none_or(|newest| newest.sequence < record.sequence) {
             newest = Some(*record);
@@ -299,9 +299,9 @@ fn newest_record(path: &Path, header: &Header) -> Option<Record> {
 fn end_of_boot(
     boot_id: BootId,
     current: BootId,
-    last: Option<&Record>,
+    last: Option<&BlackBoxRecord>,
     now: Moment,
-) -> (Previous, bool) {
+) -> (PreviousBoot, bool) {
     let began_ms = now.utc_ms().saturating_sub(i64::try_from(now.uptime.as_millis()).unwrap_or(0));
     let gap_ms = last.map(|last| began_ms.saturating_sub(last.at.utc_ms()));
     // Without an id, this may still be the same boot.
@@ -310,7 +310,7 @@ fn end_of_boot(
         Some(last) if !nameless => EndOfBoot::of(last.closed, gap_ms),
         _ => EndOfBoot::Unknown,
     };
-    (Previous { boot_id, end, gap_ms }, end == EndOfBoot::Unclean)
+    (PreviousBoot { boot_id, end, gap_ms }, end == EndOfBoot::Unclean)
 }
 
 /// Every block is written at once, so that no record needs a new block, or memory for the metadata
@@ -336,15 +336,15 @@ fn fill(path: &Path, header: &Header) -> io::Result<()> {
 }
 
 /// A file that is open for records.
-struct Opened {
+struct OpenFile {
     file: File,
     path: PathBuf,
     records: u32,
     next: u64,
-    page: Box<Page>,
+    page: Box<AlignedPage>,
 }
 
-impl Opened {
+impl OpenFile {
     fn read(path: &Path, header: &Header) -> Result<Self, BlackBoxError> {
         let open = failed("open", path);
         let flags = i32::try_from(OFlags::DSYNC.bits()).unwrap_or(0);
@@ -356,7 +356,7 @@ impl Opened {
             .map_err(&open)?;
         let newest = newest_record(path, header);
         let next = newest.map_or(0, |record| record.sequence.saturating_add(1));
-        let mut page = Box::new(Page([0; PAGE_BYTES]));
+        let mut page = Box::new(AlignedPage([0; PAGE_BYTES]));
         let offset = page_offset(next % u64::from(header.records));
         match file.read_exact_at(&mut page.0, offset) {
             Ok(()) => {}
@@ -367,14 +367,14 @@ impl Opened {
         Ok(Self { file, path: path.to_owned(), records: header.records, next, page })
     }
 
-    fn into_ring(self, lock: Locked) -> Ring<DiskFile> {
+    fn into_ring(self, lock: Locked) -> BlackBoxRing<DiskFile> {
         let mut disk = DiskFile { file: self.file, path: self.path, _lock: lock };
         // The page cache would need memory when none is free.
         if let Err(error) = disk.set_direct(true) {
             let path = disk.path.display();
             tracing::debug!(%error, %path, "the black box is written through the page cache");
         }
-        Ring::on(disk, self.records, self.next, self.page)
+        BlackBoxRing::on(disk, self.records, self.next, self.page)
     }
 }
 
@@ -397,7 +397,7 @@ impl DiskFile {
 }
 
 impl Disk for DiskFile {
-    fn put(&mut self, offset: u64, page: &Page) -> io::Result<()> {
+    fn put(&mut self, offset: u64, page: &AlignedPage) -> io::Result<()> {
         match self.file.write_all_at(&page.0, offset) {
             // A file system that takes the flag and not the page, or a disk of larger blocks.
             Err(error) if error.kind() == ErrorKind::InvalidInput => {

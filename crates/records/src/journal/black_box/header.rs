@@ -81,7 +81,7 @@ impl EndOfBoot {
 
 /// The previous boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Previous {
+pub struct PreviousBoot {
     /// Id of that boot.
     pub boot_id: BootId,
     /// How that boot ended.
@@ -103,12 +103,12 @@ pub struct Header {
     /// The known number of unclean boots up to then.
     pub unclean_boots: u32,
     /// The boot before, if one is known.
-    pub previous: Option<Previous>,
+    pub previous: Option<PreviousBoot>,
 }
 
 /// Why a file is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
+pub enum UnusableFile {
     /// The file is foreign, or its first page is damaged.
     #[error("it is no black box of umawarden's, or its first page is damaged")]
     Foreign,
@@ -147,18 +147,18 @@ impl Header {
     }
 
     /// Decodes a header.
-    pub fn decode(page: &[u8; PAGE_BYTES]) -> Result<Self, Unusable> {
+    pub fn decode(page: &[u8; PAGE_BYTES]) -> Result<Self, UnusableFile> {
         if page[..MAGIC.len()] != MAGIC {
-            return Err(Unusable::Foreign);
+            return Err(UnusableFile::Foreign);
         }
         match u16::from_le_bytes(take(page, VERSION_AT)) {
             VERSION => {}
-            version => return Err(Unusable::Version(version)),
+            version => return Err(UnusableFile::Version(version)),
         }
         if crc32fast::hash(&page[RECORD_SIZE..]) != u32::from_le_bytes(take(page, CRC)) {
-            return Err(Unusable::Foreign);
+            return Err(UnusableFile::Foreign);
         }
-        read(page).ok_or(Unusable::Foreign)
+        read(page).ok_or(UnusableFile::Foreign)
     }
 }
 
@@ -188,6 +188,6 @@ fn read(page: &[u8; PAGE_BYTES]) -> Option<Header> {
         records,
         created: Moment { uptime, utc: Timestamp::from_millisecond(utc_ms).ok()? },
         unclean_boots: number(UNCLEAN_BOOTS),
-        previous: end.map(|end| Previous { boot_id: previous_id, end, gap_ms }),
+        previous: end.map(|end| PreviousBoot { boot_id: previous_id, end, gap_ms }),
     })
 }

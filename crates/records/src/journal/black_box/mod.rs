@@ -15,9 +15,9 @@ mod scan;
 mod tests;
 mod text;
 
-pub use folder::{BlackBoxError, DiskFile, Folder, LastBoot, Why, recover};
-pub use header::{EndOfBoot, Header, MOST_RECORDS, PAGE_BYTES, Previous, Unusable};
-pub use record::{BootId, LastEvent, RECORD_BYTES, Record, RuleCounts, Signal, Slot};
-pub use ring::{Disk, Page, Ring};
-pub use scan::Recovered;
+pub use folder::{BlackBoxError, DiskFile, Folder, LastBoot, LeftOutReason, recover};
+pub use header::{EndOfBoot, Header, MOST_RECORDS, PAGE_BYTES, PreviousBoot, UnusableFile};
+pub use record::{BlackBoxRecord, BootId, LastEvent, RECORD_BYTES, RuleCounts, Signal, Slot};
+pub use ring::{AlignedPage, BlackBoxRing, Disk};
+pub use scan::RecoveredRecords;
 pub use text::ShortText;

@@ -153,7 +153,7 @@ pub struct RuleCounts {
 
 /// One second. Plain bytes: it can be copied and filled without any allocation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Record {
+pub struct BlackBoxRecord {
     /// The number of the record within the boot.
     pub sequence: u64,
     /// The time, in whole milliseconds.
@@ -187,12 +187,12 @@ pub enum Slot {
     /// Nothing has been written there.
     Empty,
     /// A record, whole.
-    Whole(Record),
+    Whole(BlackBoxRecord),
     /// A record that was torn or has been damaged.
     Damaged,
 }
 
-impl Record {
+impl BlackBoxRecord {
     /// A record without values.
     pub fn new(boot_id: BootId, at: Moment) -> Self {
         Self {
@@ -267,7 +267,7 @@ impl Record {
 }
 
 /// `None`: the slot has no record of this version.
-fn read(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
+fn read(bytes: &[u8; RECORD_BYTES]) -> Option<BlackBoxRecord> {
     let flags = u32::from_le_bytes(take(bytes, FLAGS));
     let number = |offset| u64::from_le_bytes(take(bytes, offset));
     let count = |index: usize| u16::from_le_bytes(take(bytes, RULE_COUNTS + 2 * index));
@@ -283,7 +283,7 @@ fn read(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
         kind,
         detail: take_text(bytes, DETAIL_LENGTH, DETAIL)?,
     });
-    Some(Record {
+    Some(BlackBoxRecord {
         sequence: number(SEQUENCE),
         at: Moment { uptime: Duration::from_millis(number(UPTIME_MS)), utc },
         closed: flags & CLOSED != 0,

@@ -3,38 +3,38 @@
 use std::io;
 
 use super::header::{PAGE_BYTES, RECORDS_A_PAGE};
-use super::record::{RECORD_BYTES, Record};
+use super::record::{BlackBoxRecord, RECORD_BYTES};
 
 /// A page aligned for direct I/O.
 #[derive(Clone, Debug)]
 #[repr(C, align(4096))]
-pub struct Page(pub [u8; PAGE_BYTES]);
+pub struct AlignedPage(pub [u8; PAGE_BYTES]);
 
 /// The disk of the pages.
 pub trait Disk {
     /// Returns when the page will survive a power cut.
-    fn put(&mut self, offset: u64, page: &Page) -> io::Result<()>;
+    fn put(&mut self, offset: u64, page: &AlignedPage) -> io::Result<()>;
 }
 
 /// A ring of records. Writing allocates nothing: one page holds the present record and those right
 /// before it.
 #[derive(Debug)]
-pub struct Ring<D> {
+pub struct BlackBoxRing<D> {
     disk: D,
     records: u32,
     next: u64,
-    page: Box<Page>,
+    page: Box<AlignedPage>,
 }
 
-impl<D: Disk> Ring<D> {
+impl<D: Disk> BlackBoxRing<D> {
     /// A ring of so many records whose next record gets that number. `page` is the page on disk
     /// of that record.
-    pub fn on(disk: D, records: u32, next: u64, page: Box<Page>) -> Self {
+    pub fn on(disk: D, records: u32, next: u64, page: Box<AlignedPage>) -> Self {
         Self { disk, records, next, page }
     }
 
     /// Numbers the record and writes it. After an error the next write may repeat it.
-    pub fn write(&mut self, record: &mut Record) -> io::Result<()> {
+    pub fn write(&mut self, record: &mut BlackBoxRecord) -> io::Result<()> {
         record.sequence = self.next;
         self.next += 1;
         let slot = record.sequence % u64::from(self.records);

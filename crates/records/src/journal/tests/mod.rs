@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Entry, Journal, Note, Retention};
+use super::{Journal, JournalEntry, Note, Retention};
 use crate::model::{
     Action, AimCheck, AlertChange, AlertState, CacheKind, Decision, DecisionId, DecisionRecord,
     Event, Evidence, HoldReason, KernelEvent, Mode, Moment, OperatorCommand, OperatorOrder,
@@ -62,8 +62,8 @@ fn unclean_boot() -> ProgramEvent {
     }
 }
 
-fn log(events: Vec<Event>, resume_seq: u64) -> Entry {
-    Entry::KernelLog { boot_id: Arc::from(BOOT), events, resume_seq }
+fn log(events: Vec<Event>, resume_seq: u64) -> JournalEntry {
+    JournalEntry::KernelLog { boot_id: Arc::from(BOOT), events, resume_seq }
 }
 
 fn rule(alert: &str) -> RuleId {

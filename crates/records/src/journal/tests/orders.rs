@@ -148,7 +148,7 @@ fn the_timeline_of_a_rule_has_the_orders_that_concern_it() {
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let other = RuleSelector::Alert("Other".into());
     let until = moment(100).utc;
-    journal.record(&Entry::Decision(decision(9)));
+    journal.record(&JournalEntry::Decision(decision(9)));
     for command in [
         silence(1, 1, 100),
         order(2, OperatorOrder::Silence { id: 2, rules: other, until }),

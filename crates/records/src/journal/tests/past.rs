@@ -24,14 +24,14 @@ fn acts_are_read_with_their_outcomes_oldest_first_without_holds() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for id in [2, 4, 6] {
-        journal.record(&Entry::Decision(act(id, Mode::Enforce)));
+        journal.record(&JournalEntry::Decision(act(id, Mode::Enforce)));
     }
-    journal.record(&Entry::Decision(act(8, Mode::Observe)));
-    journal.record(&Entry::Decision(decision(3)));
-    journal.record(&Entry::Outcome(outcome(2)));
-    journal.record(&Entry::AimCheck(aim_check(2)));
+    journal.record(&JournalEntry::Decision(act(8, Mode::Observe)));
+    journal.record(&JournalEntry::Decision(decision(3)));
+    journal.record(&JournalEntry::Outcome(outcome(2)));
+    journal.record(&JournalEntry::AimCheck(aim_check(2)));
     let timed_out = Outcome { result: OutcomeResult::TimedOut, ..outcome(4) };
-    journal.record(&Entry::Outcome(timed_out));
+    journal.record(&JournalEntry::Outcome(timed_out));
     journal.close(PATIENCE).unwrap();
     let enforce = Mode::Enforce;
     assert_eq!(
@@ -48,9 +48,10 @@ fn an_act_that_was_not_done_has_used_no_approval() {
     let not_done = OutcomeResult::NotDone("it has changed".to_owned());
     for (id, result) in [(2, Some(not_done)), (4, Some(OutcomeResult::TimedOut)), (6, None)] {
         let approved = Some(DecisionId(id + 1));
-        journal.record(&Entry::Decision(DecisionRecord { approved, ..act(id, Mode::Enforce) }));
+        journal
+            .record(&JournalEntry::Decision(DecisionRecord { approved, ..act(id, Mode::Enforce) }));
         if let Some(result) = result {
-            journal.record(&Entry::Outcome(Outcome { result, ..outcome(id) }));
+            journal.record(&JournalEntry::Outcome(Outcome { result, ..outcome(id) }));
         }
     }
     journal.close(PATIENCE).unwrap();
@@ -78,7 +79,7 @@ fn an_act_on_one_engine_names_it() {
         (8, stop, target),
     ] {
         let act = DecisionRecord { action, target, ..act(id, Mode::Enforce) };
-        journal.record(&Entry::Decision(act));
+        journal.record(&JournalEntry::Decision(act));
     }
     journal.close(PATIENCE).unwrap();
     let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
@@ -91,10 +92,10 @@ fn an_act_on_one_engine_names_it() {
 fn an_undo_is_no_act() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
-    journal.record(&Entry::Decision(act(2, Mode::Enforce)));
+    journal.record(&JournalEntry::Decision(act(2, Mode::Enforce)));
     let why = crate::model::UndoReason::AlertEnded;
     let action = Action::Undo { decision: DecisionId(2), why, grade: Grade::Drop };
-    journal.record(&Entry::Decision(DecisionRecord { action, ..act(4, Mode::Enforce) }));
+    journal.record(&JournalEntry::Decision(DecisionRecord { action, ..act(4, Mode::Enforce) }));
     journal.close(PATIENCE).unwrap();
     assert_eq!(acts(dir.path(), None), [(2, Mode::Enforce, false, None)]);
 }
@@ -103,8 +104,8 @@ fn an_undo_is_no_act() {
 fn an_act_in_the_format_of_another_version_is_an_act() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
-    journal.record(&Entry::Decision(act(2, Mode::Enforce)));
-    journal.record(&Entry::Decision(act(4, Mode::Observe)));
+    journal.record(&JournalEntry::Decision(act(2, Mode::Enforce)));
+    journal.record(&JournalEntry::Decision(act(4, Mode::Observe)));
     journal.close(PATIENCE).unwrap();
     let file = Connection::open(dir.path().join(FILE_NAME)).unwrap();
     let unknown_action =
@@ -124,7 +125,7 @@ fn acts_of_one_rule_are_read_up_to_the_largest_limit() {
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for id in 0..1_500 {
         let rule = rule(if id % 10 == 0 { "Seldom" } else { "Often" });
-        journal.record(&Entry::Decision(DecisionRecord { rule, ..act(id, Mode::Enforce) }));
+        journal.record(&JournalEntry::Decision(DecisionRecord { rule, ..act(id, Mode::Enforce) }));
     }
     journal.close(PATIENCE).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
@@ -142,9 +143,9 @@ fn pending_approvals_are_read_with_their_action() {
     for (id, reason) in
         [(1, HoldReason::Approval), (100, HoldReason::Approval), (101, HoldReason::Busy)]
     {
-        journal.record(&Entry::Decision(held(id, reason)));
+        journal.record(&JournalEntry::Decision(held(id, reason)));
     }
-    journal.record(&Entry::Decision(held(102, HoldReason::Announced)));
+    journal.record(&JournalEntry::Decision(held(102, HoldReason::Announced)));
     journal.close(PATIENCE).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
     let asked = reader.asked_for_approval(moment(50).utc).unwrap();
@@ -160,7 +161,7 @@ fn acts_of_a_boot_are_distinguished_from_earlier_ones_by_position_and_not_by_id(
     let run = |boot: &str, id: u64| {
         let journal = Journal::open(dir.path(), KEEP_ALL);
         let begins_after = journal.boot_begins_after(boot, PATIENCE).unwrap();
-        journal.record(&Entry::Decision(act(id, Mode::Enforce)));
+        journal.record(&JournalEntry::Decision(act(id, Mode::Enforce)));
         journal.close(PATIENCE).unwrap();
         let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
         let of_boot = acts.iter().filter(|act| act.position > begins_after);
@@ -182,17 +183,17 @@ fn a_reset_forgives_earlier_judgements_under_any_clock() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for id in [2, 4, 6] {
-        journal.record(&Entry::Decision(act(id, Mode::Enforce)));
+        journal.record(&JournalEntry::Decision(act(id, Mode::Enforce)));
     }
     let other = DecisionRecord { rule: rule("Other"), ..act(5, Mode::Enforce) };
-    journal.record(&Entry::Decision(other));
-    journal.record(&Entry::AimCheck(aim_check(2)));
+    journal.record(&JournalEntry::Decision(other));
+    journal.record(&JournalEntry::AimCheck(aim_check(2)));
     let rules = RuleSelector::Rule(decision(2).rule);
     // By the wall clock long before and long after everything.
     journal.keep_order(&order(-9_000, OperatorOrder::ResetBreaker { rules }), PATIENCE).unwrap();
-    journal.record(&Entry::AimCheck(aim_check(4)));
+    journal.record(&JournalEntry::AimCheck(aim_check(4)));
     let late = DecisionRecord { at: moment(-20_000), ..act(1, Mode::Enforce) };
-    journal.record(&Entry::Decision(late));
+    journal.record(&JournalEntry::Decision(late));
     journal.close(PATIENCE).unwrap();
     let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
     let forgiven: Vec<_> = acts.iter().map(|act| (act.id.0, act.is_forgiven)).collect();
@@ -204,7 +205,7 @@ fn entries_of_a_damaged_journal_are_reported_as_lost() {
     let dir = tempfile::tempdir().unwrap();
     let open = || {
         let journal = Journal::open(dir.path(), KEEP_ALL);
-        journal.record(&Entry::Decision(act(2, Mode::Enforce)));
+        journal.record(&JournalEntry::Decision(act(2, Mode::Enforce)));
         settle(&journal);
         journal.close(PATIENCE).unwrap();
         JournalReader::open(dir.path()).unwrap().lost_before().unwrap()
@@ -217,15 +218,15 @@ fn entries_of_a_damaged_journal_are_reported_as_lost() {
     assert!(known.is_newly_lost, "no wall clock shows when, for reboots");
 }
 
-fn restart(engine: &str, to: RestartState) -> Entry {
+fn restart(engine: &str, to: RestartState) -> JournalEntry {
     restart_of_rank(engine, to, None)
 }
 
-fn restart_of_rank(engine: &str, to: RestartState, ranks: Option<&PastRanks>) -> Entry {
+fn restart_of_rank(engine: &str, to: RestartState, ranks: Option<&PastRanks>) -> JournalEntry {
     let (engine, reason) = (engine.to_owned(), "test".to_owned());
     let (container, ranks) = (None, ranks.cloned().map(Box::new));
     let kind = ProgramEvent::EngineRestart { engine, to, reason, container, ranks };
-    Entry::Event {
+    JournalEntry::Event {
         boot_id: Arc::from(BOOT),
         event: Event { kind: kind.into(), utc: None, seq: None },
     }
@@ -285,14 +286,15 @@ fn a_start_is_read_with_the_end_before_it_and_the_death_after_it() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     let start = Action::StartContainer { ended: "then".into() };
-    journal.record(&Entry::Decision(DecisionRecord { action: start, ..act(2, Mode::Enforce) }));
+    journal
+        .record(&JournalEntry::Decision(DecisionRecord { action: start, ..act(2, Mode::Enforce) }));
     let died_in = Some(EnginePhase::Loading);
     let died = AimCheck { aim_met: Some(false), died_in, ..aim_check(2) };
-    journal.record(&Entry::AimCheck(died));
+    journal.record(&JournalEntry::AimCheck(died));
     // A start that goes well after all is the last word on the acts before it.
-    journal.record(&Entry::Decision(act(4, Mode::Enforce)));
-    journal.record(&Entry::AimCheck(AimCheck { aim_met: Some(false), ..aim_check(4) }));
-    journal.record(&Entry::AimCheck(aim_check(4)));
+    journal.record(&JournalEntry::Decision(act(4, Mode::Enforce)));
+    journal.record(&JournalEntry::AimCheck(AimCheck { aim_met: Some(false), ..aim_check(4) }));
+    journal.record(&JournalEntry::AimCheck(aim_check(4)));
     journal.close(PATIENCE).unwrap();
     let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
     let found: Vec<_> =
@@ -312,9 +314,11 @@ fn a_start_not_begun_cannot_fail_later() {
     ];
     for (id, result) in (1..).zip(results) {
         let start = Action::StartContainer { ended: "then".into() };
-        journal
-            .record(&Entry::Decision(DecisionRecord { action: start, ..act(id, Mode::Enforce) }));
-        journal.record(&Entry::Outcome(Outcome { result, ..outcome(id) }));
+        journal.record(&JournalEntry::Decision(DecisionRecord {
+            action: start,
+            ..act(id, Mode::Enforce)
+        }));
+        journal.record(&JournalEntry::Outcome(Outcome { result, ..outcome(id) }));
     }
     journal.close(PATIENCE).unwrap();
     let acts = JournalReader::open(dir.path()).unwrap().acts(None).unwrap();
@@ -329,7 +333,7 @@ fn a_stop_for_a_reboot_is_no_act_of_the_rule() {
     let stop = |id, for_reboot| {
         let action =
             Action::StopEngine { engine: None, grace_ms: 0, unless_free_bytes: None, for_reboot };
-        Entry::Decision(DecisionRecord { action, ..act(id, Mode::Enforce) })
+        JournalEntry::Decision(DecisionRecord { action, ..act(id, Mode::Enforce) })
     };
     journal.record(&stop(2, None));
     journal.record(&stop(4, Some(DecisionId(1))));

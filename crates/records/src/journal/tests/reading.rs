@@ -77,12 +77,12 @@ fn decisions_are_read_with_their_outcomes() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for id in 1..=3 {
-        journal.record(&Entry::Decision(decision(id)));
+        journal.record(&JournalEntry::Decision(decision(id)));
     }
     let other = DecisionRecord { rule: rule("Other"), ..decision(4) };
-    journal.record(&Entry::Decision(other.clone()));
-    journal.record(&Entry::Outcome(outcome(2)));
-    journal.record(&Entry::AimCheck(aim_check(2)));
+    journal.record(&JournalEntry::Decision(other.clone()));
+    journal.record(&JournalEntry::Outcome(outcome(2)));
+    journal.record(&JournalEntry::AimCheck(aim_check(2)));
     journal.close(PATIENCE).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
     let read = |query: DecisionQuery| {
@@ -106,13 +106,13 @@ fn decisions_are_read_with_their_outcomes() {
 fn the_timeline_mixes_everything_in_the_order_of_time() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
-    journal.record(&Entry::Outcome(outcome(30)));
-    journal.record(&Entry::AimCheck(aim_check(30)));
-    journal.record(&Entry::Decision(decision(30)));
+    journal.record(&JournalEntry::Outcome(outcome(30)));
+    journal.record(&JournalEntry::AimCheck(aim_check(30)));
+    journal.record(&JournalEntry::Decision(decision(30)));
     journal.record(&log(vec![event(20), event(40)], 41));
-    journal.record(&Entry::Alert(alert(25)));
-    journal.record(&Entry::Note(note(10)));
-    journal.record(&Entry::Operator(silence(22, 1, 3_600)));
+    journal.record(&JournalEntry::Alert(alert(25)));
+    journal.record(&JournalEntry::Note(note(10)));
+    journal.record(&JournalEntry::Operator(silence(22, 1, 3_600)));
     journal.close(PATIENCE).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
     let read = |query: TimelineQuery| {
@@ -165,8 +165,8 @@ fn the_timeline_mixes_everything_in_the_order_of_time() {
 fn what_is_recorded_later_is_newer_whatever_its_time_is() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
-    journal.record(&Entry::Note(note(10)));
-    journal.record(&Entry::Outcome(outcome(20)));
+    journal.record(&JournalEntry::Note(note(10)));
+    journal.record(&JournalEntry::Outcome(outcome(20)));
     settle(&journal);
     let reader = JournalReader::open(dir.path()).unwrap();
     let mut end = reader.end(Timestamp::MAX).unwrap();
@@ -188,13 +188,13 @@ fn what_is_recorded_later_is_newer_whatever_its_time_is() {
         kinds
     };
     assert_eq!(newer(Timestamp::MAX), []);
-    journal.record(&Entry::Note(note(5)));
-    journal.record(&Entry::Decision(decision(30)));
-    journal.record(&Entry::Outcome(outcome(30)));
+    journal.record(&JournalEntry::Note(note(5)));
+    journal.record(&JournalEntry::Decision(decision(30)));
+    journal.record(&JournalEntry::Outcome(outcome(30)));
     settle(&journal);
     // Another outcome of the same time may follow.
     assert_eq!(newer(moment(29).utc), [(5, "note"), (30, "decision")]);
-    journal.record(&Entry::Outcome(Outcome { ended: moment(30), ..outcome(29) }));
+    journal.record(&JournalEntry::Outcome(Outcome { ended: moment(30), ..outcome(29) }));
     settle(&journal);
     assert_eq!(newer(moment(31).utc), [(30, "outcome"), (30, "outcome")]);
     assert_eq!(newer(Timestamp::MAX), []);
@@ -211,8 +211,8 @@ fn a_long_timeline_has_every_entry_once_even_at_one_and_the_same_instant() {
     journal.record(&log((0..700).map(now).collect(), 700));
     for id in 0..700 {
         let text = id.to_string();
-        journal.record(&Entry::Note(Note { at: moment(7), text }));
-        journal.record(&Entry::Outcome(Outcome { ended: moment(7), ..outcome(id) }));
+        journal.record(&JournalEntry::Note(Note { at: moment(7), text }));
+        journal.record(&JournalEntry::Outcome(Outcome { ended: moment(7), ..outcome(id) }));
     }
     journal.close(PATIENCE).unwrap();
     let reader = JournalReader::open(dir.path()).unwrap();
@@ -274,7 +274,7 @@ fn odd_characters_in_the_path_are_no_obstacle() {
     let dir = tempfile::tempdir().unwrap();
     let odd = dir.path().join("a b?c#d%e&ü");
     let journal = Journal::open(&odd, KEEP_ALL);
-    journal.record(&Entry::Note(note(1)));
+    journal.record(&JournalEntry::Note(note(1)));
     journal.close(PATIENCE).unwrap();
     let page = JournalReader::open(&odd).unwrap().notes(Order::OldestFirst, 9).unwrap();
     assert_eq!(page.rows[0].note, note(1));

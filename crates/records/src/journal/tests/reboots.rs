@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::super::{BootLasted, FILE_NAME, JournalReader, RebootRow, past_reboots};
+use super::super::{BootDuration, FILE_NAME, JournalReader, RebootRow, past_reboots};
 use super::*;
 use crate::model::{
     PastReboots, ProgramEvent, RebootAct, RebootLock, RebootMeans, RebootOrder, RebootPlan,
@@ -44,8 +44,8 @@ fn checked(decision: u64, result: RebootResult) -> Event {
     Event { kind: kind.into(), utc: Some(moment(9).utc), seq: None }
 }
 
-fn alive(boot: &str, seconds: u64) -> Entry {
-    Entry::Alive { boot_id: boot.into(), uptime: Duration::from_secs(seconds) }
+fn alive(boot: &str, seconds: u64) -> JournalEntry {
+    JournalEntry::Alive { boot_id: boot.into(), uptime: Duration::from_secs(seconds) }
 }
 
 fn known(dir: &std::path::Path, boot: &str) -> PastReboots {
@@ -59,16 +59,19 @@ fn reboots_are_read_back_with_their_outcome_and_least_age() {
     let (one, other) = (schedule(2, "a"), perform(5, "a", ORDERLY));
     journal.intent(&one, PATIENCE).unwrap();
     // The intent and the entry are one row.
-    journal.record(&Entry::Decision(one.clone()));
-    journal.record(&Entry::Outcome(ended(&one, OutcomeResult::Done)));
-    journal.record(&Entry::Decision(other.clone()));
+    journal.record(&JournalEntry::Decision(one.clone()));
+    journal.record(&JournalEntry::Outcome(ended(&one, OutcomeResult::Done)));
+    journal.record(&JournalEntry::Decision(other.clone()));
     journal.intent(&other, PATIENCE).unwrap();
-    journal.record(&Entry::Outcome(ended(&other, OutcomeResult::TimedOut)));
-    journal.record(&Entry::Decision(perform(7, "a", RebootMeans::Sysrq)));
+    journal.record(&JournalEntry::Outcome(ended(&other, OutcomeResult::TimedOut)));
+    journal.record(&JournalEntry::Decision(perform(7, "a", RebootMeans::Sysrq)));
     journal.record(&alive("a", 105));
     journal.record(&alive("b", 1_000));
     journal.record(&alive("c", 10));
-    journal.record(&Entry::Event { boot_id: "b".into(), event: checked(5, RebootResult::Helped) });
+    journal.record(&JournalEntry::Event {
+        boot_id: "b".into(),
+        event: checked(5, RebootResult::Helped),
+    });
     journal.close(PATIENCE).unwrap();
     let past = known(dir.path(), "c");
     let [attempt] = &past.attempts[..] else { panic!("{past:?}") };
@@ -89,14 +92,14 @@ fn neither_age_nor_size_makes_a_reboot_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let retention = Retention { max_age: Duration::from_secs(1), max_bytes: 1 };
     let journal = Journal::open(dir.path(), retention);
-    journal.record(&Entry::Decision(perform(5, "a", ORDERLY)));
+    journal.record(&JournalEntry::Decision(perform(5, "a", ORDERLY)));
     for id in 100..3_000 {
-        journal.record(&Entry::Decision(decision(id)));
+        journal.record(&JournalEntry::Decision(decision(id)));
     }
     journal.close(PATIENCE).unwrap();
     let journal = Journal::open(dir.path(), retention);
     for id in 3_000..6_000 {
-        journal.record(&Entry::Decision(decision(id)));
+        journal.record(&JournalEntry::Decision(decision(id)));
     }
     journal.close(PATIENCE).unwrap();
     let file = Connection::open(dir.path().join(FILE_NAME)).unwrap();
@@ -110,7 +113,7 @@ fn neither_age_nor_size_makes_a_reboot_forgotten() {
 fn an_unreadable_row_prevents_reboots() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
-    journal.record(&Entry::Decision(perform(5, "a", ORDERLY)));
+    journal.record(&JournalEntry::Decision(perform(5, "a", ORDERLY)));
     journal.close(PATIENCE).unwrap();
     assert!(known(dir.path(), "b").boot_id.is_some());
     let file = Connection::open(dir.path().join(FILE_NAME)).unwrap();
@@ -120,7 +123,7 @@ fn an_unreadable_row_prevents_reboots() {
 
 #[test]
 fn a_reboot_is_scheduled_until_it_is_cancelled_or_begun() {
-    let boots = [BootLasted { boot_id: "a".into(), uptime_ms: 99_000 }];
+    let boots = [BootDuration { boot_id: "a".into(), uptime_ms: 99_000 }];
     let read = |rows: &[RebootRow], boot: &str| past_reboots(rows, &boots, boot);
     let decided = |decision: &DecisionRecord| RebootRow::Decision(decision.clone());
     let (one, done) = (schedule(2, "a"), perform(5, "a", ORDERLY));
@@ -170,7 +173,7 @@ fn a_loss_ages_by_uptime_since_its_record_and_can_be_cleared() {
     assert_eq!((of("a").lost_ms, of("a").is_newly_lost), (None, true));
     let kind = ProgramEvent::JournalLost { boot_id: "a".to_owned(), uptime_ms: 50_000 };
     let event = Event { kind: kind.into(), utc: Some(moment(9).utc), seq: None };
-    journal.record(&Entry::Event { boot_id: "a".into(), event });
+    journal.record(&JournalEntry::Event { boot_id: "a".into(), event });
     journal.record(&alive("a", 80));
     journal.record(&alive("b", 100));
     journal.record(&alive("c", 1));
@@ -178,7 +181,7 @@ fn a_loss_ages_by_uptime_since_its_record_and_can_be_cleared() {
     assert_eq!((of("a").lost_ms, of("a").is_newly_lost), (Some(50_000), false));
     // 30 s of the first boot have certainly passed since, and 100 of the second.
     assert_eq!(of("c").lost_ms, Some(-130_000));
-    journal.record(&Entry::Operator(order(OperatorOrder::ClearReboots)));
+    journal.record(&JournalEntry::Operator(order(OperatorOrder::ClearReboots)));
     settle(&journal);
     assert_eq!((of("c").lost_ms, of("c").is_newly_lost), (None, false));
     journal.close(PATIENCE).unwrap();

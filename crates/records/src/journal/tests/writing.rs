@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rusqlite::Connection;
 
-use super::super::file::{self, Failure};
+use super::super::file::{self, DatabaseFailure};
 use super::super::queue::{MOST_BYTES, MOST_ENTRIES};
 use super::super::{FILE_NAME, JournalError, JournalReader, ResumePoint};
 use super::*;
@@ -83,7 +83,7 @@ fn events_without_a_number_are_all_kept() {
 #[test]
 fn events_without_a_log_record_are_stored_once_a_boot() {
     let dir = tempfile::tempdir().unwrap();
-    let actual = |boot: &str, seconds: i64| Entry::Event {
+    let actual = |boot: &str, seconds: i64| JournalEntry::Event {
         boot_id: Arc::from(boot),
         event: Event { utc: Some(moment(seconds).utc), seq: None, kind: unclean_boot().into() },
     };
@@ -112,7 +112,7 @@ fn decision_ids_continue_after_a_restart() {
     let journal = Journal::open(dir.path(), KEEP_ALL);
     assert_eq!(journal.next_decision_id(now, PATIENCE), DecisionId(1));
     journal.intent(&decision(1), PATIENCE).unwrap();
-    journal.record(&Entry::Decision(decision(2)));
+    journal.record(&JournalEntry::Decision(decision(2)));
     journal.close(PATIENCE).unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     assert_eq!(journal.next_decision_id(now, PATIENCE), DecisionId(3));
@@ -172,7 +172,7 @@ fn one_entry_with_a_future_time_does_not_age_the_others() {
     for round in 0..2 {
         for number in 0..1_000 {
             let ahead = round == 1 && number == 999;
-            journal.record(&Entry::Note(note(if ahead { 10_000_000_000 } else { number })));
+            journal.record(&JournalEntry::Note(note(if ahead { 10_000_000_000 } else { number })));
         }
         settle(&journal);
     }
@@ -291,7 +291,7 @@ fn a_disk_that_damages_every_journal_does_not_fill_up() {
         std::fs::write(dir.path().join(FILE_NAME), "x").unwrap();
         match file::set_aside(dir.path()) {
             Ok(_) => kept += 1,
-            Err(Failure::Later(why)) => {
+            Err(DatabaseFailure::Later(why)) => {
                 assert!(why.contains("move them away"), "{why}");
                 break;
             }
@@ -396,7 +396,7 @@ fn the_last_event_times_of_a_boot_outlive_its_events() {
     let fatal = |seq: u64| Event { kind: KernelEvent::UvmFatal.into(), ..event(seq) };
     journal.record(&log(vec![fatal(100), event(90), event(70), event(80)], 101));
     let other = Event { utc: Some(moment(5_000).utc), ..fatal(1) };
-    journal.record(&Entry::KernelLog {
+    journal.record(&JournalEntry::KernelLog {
         boot_id: "other".into(),
         events: vec![other],
         resume_seq: 2,
@@ -421,11 +421,11 @@ fn age_deletes_decisions_with_their_outcomes() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);
     for id in [100, 900] {
-        journal.record(&Entry::Decision(decision(id)));
-        journal.record(&Entry::Outcome(outcome(id)));
-        journal.record(&Entry::AimCheck(aim_check(id)));
-        journal.record(&Entry::Alert(alert(id.cast_signed())));
-        journal.record(&Entry::Note(note(id.cast_signed())));
+        journal.record(&JournalEntry::Decision(decision(id)));
+        journal.record(&JournalEntry::Outcome(outcome(id)));
+        journal.record(&JournalEntry::AimCheck(aim_check(id)));
+        journal.record(&JournalEntry::Alert(alert(id.cast_signed())));
+        journal.record(&JournalEntry::Note(note(id.cast_signed())));
     }
     journal.close(PATIENCE).unwrap();
     let mut connection = file::open(dir.path()).unwrap();

@@ -10,7 +10,7 @@ use super::columns::Columns;
 use super::decode::Decoder;
 use super::encode::Encoder;
 use super::wire::{Bytes, put_number, put_signed};
-use super::{Begin, Entry, RecordedStep, Said};
+use super::{RecordedStep, RecordingEntry, SegmentBegin, StepResult};
 use crate::model::{
     ClusterReadings, Event, GpuDriver, GpuPicture, GpuReadings, KernelEvent, Moment, NodeNews,
     NodeReadings, Observation, Reading, Rejection, Schema, SeriesKey,
@@ -86,10 +86,12 @@ fn gpu_readings_are_read_back() {
     let found = [gpu(GpuDriver::Responsive, Some(Arc::new(picture))), gpu(silent, None)];
     let seen = found.iter().map(|found| Observation::Gpu(Box::new(found.clone()))).collect();
     let at = Moment { uptime, utc: Timestamp::UNIX_EPOCH };
-    let entry = Entry::Step(RecordedStep { at, seen, said: Said::default() });
+    let entry = RecordingEntry::Step(RecordedStep { at, seen, said: StepResult::default() });
     let mut out = Vec::new();
     Encoder::default().entry(&entry, &mut out).unwrap();
-    let Ok(Entry::Step(step)) = Decoder::default().entry(&mut Bytes(&out)) else { panic!() };
+    let Ok(RecordingEntry::Step(step)) = Decoder::default().entry(&mut Bytes(&out)) else {
+        panic!()
+    };
     let back = step.seen.iter().map(|seen| match seen {
         Observation::Gpu(found) => (**found).clone(),
         other => panic!("{other:?}"),
@@ -118,10 +120,12 @@ fn readings_of_other_nodes_are_read_back() {
     };
     let at = Moment { uptime: Duration::from_secs(1), utc: Timestamp::UNIX_EPOCH };
     let seen = vec![Observation::Cluster(Box::new(found.clone()))];
-    let entry = Entry::Step(RecordedStep { at, seen, said: Said::default() });
+    let entry = RecordingEntry::Step(RecordedStep { at, seen, said: StepResult::default() });
     let mut out = Vec::new();
     Encoder::default().entry(&entry, &mut out).unwrap();
-    let Ok(Entry::Step(step)) = Decoder::default().entry(&mut Bytes(&out)) else { panic!() };
+    let Ok(RecordingEntry::Step(step)) = Decoder::default().entry(&mut Bytes(&out)) else {
+        panic!()
+    };
     let [Observation::Cluster(back)] = &step.seen[..] else { panic!("{:?}", step.seen) };
     assert_eq!(**back, found);
 }
@@ -156,16 +160,16 @@ fn a_later_segment_has_the_last_time_of_each_kind_of_event() {
         "goes_on_from": null, "is_start": true, "next_decision": 1, "already_counted": [],
         "rules": {"mode": "observe", "evaluation_interval": {"secs": 1, "nanos": 0}, "files": []}}"#;
     let at = r#"{"uptime": {"secs": 1, "nanos": 0}, "utc": "1970-01-01T00:00:00Z"}"#;
-    let mut begin: Begin = serde_json::from_str(&begin.replace("AT", at)).unwrap();
+    let mut begin: SegmentBegin = serde_json::from_str(&begin.replace("AT", at)).unwrap();
     assert!(begin.last_events.is_empty(), "as in a recording from before it was kept");
     let time = |seconds| Timestamp::from_second(seconds).unwrap();
     for seconds in [50, 90, 70] {
         let event =
             Event { kind: KernelEvent::UvmFatal.into(), utc: Some(time(seconds)), seq: Some(1) };
-        begin.pass(&Entry::Step(RecordedStep {
+        begin.pass(&RecordingEntry::Step(RecordedStep {
             at: Moment { uptime: Duration::from_secs(2), utc: time(100) },
             seen: Vec::new(),
-            said: Said { events: vec![event], ..Said::default() },
+            said: StepResult { events: vec![event], ..StepResult::default() },
         }));
     }
     assert_eq!(begin.last_events, [("uvm_fatal".to_owned(), time(90))].into());

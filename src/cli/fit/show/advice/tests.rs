@@ -1,11 +1,11 @@
 use super::*;
-use crate::fit::{Engine, Model, Node, Overheads, fit};
+use crate::fit::{FitEngine, FitNode, Model, Overheads, fit};
 
 const GIB: u64 = 1 << 30;
 
-fn node(name: &str, total_gib: u64, available_gib: u64) -> Node {
+fn node(name: &str, total_gib: u64, available_gib: u64) -> FitNode {
     let available_bytes = available_gib * GIB;
-    Node {
+    FitNode {
         name: name.into(),
         total_bytes: total_gib * GIB,
         available_bytes,
@@ -14,7 +14,7 @@ fn node(name: &str, total_gib: u64, available_gib: u64) -> Node {
     }
 }
 
-fn advice_for(weights_gib: u64, nodes: &[Node]) -> String {
+fn advice_for(weights_gib: u64, nodes: &[FitNode]) -> String {
     let nothing = Some(0);
     let overheads = Overheads {
         processes_bytes: nothing,
@@ -24,7 +24,7 @@ fn advice_for(weights_gib: u64, nodes: &[Node]) -> String {
     };
     let read = ToFit {
         model: Model { weights_bytes: weights_gib * GIB, requests: 1, ..Model::default() },
-        engine: Engine::default(),
+        engine: FitEngine::default(),
         command: None,
         nodes: None,
         layers: None,

@@ -19,12 +19,12 @@ fn any_engine(name: &'static str) -> impl Strategy<Value = [Engine; 2]> {
     })
 }
 
-fn any_taken() -> impl Strategy<Value = Taken> {
-    [0..24 * GIB, 0..24 * GIB, 0..24 * GIB].prop_map(|[outside, shmem, anonymous]| Taken {
+fn any_taken() -> impl Strategy<Value = Unreclaimable> {
+    [0..24 * GIB, 0..24 * GIB, 0..24 * GIB].prop_map(|[outside, shmem, anonymous]| Unreclaimable {
         outside,
         shmem,
         anonymous,
-        ..Taken::default()
+        ..Unreclaimable::default()
     })
 }
 
@@ -82,7 +82,7 @@ proptest! {
         after in any_taken(),
     ) {
         let of = |place: usize| [engines[0][place], engines[1][place]];
-        let with_other = |taken: Taken| Taken { anonymous: taken.anonymous + size, ..taken };
+        let with_other = |taken: Unreclaimable| Unreclaimable { anonymous: taken.anonymous + size, ..taken };
         let alone = chosen((before, &of(0)), (after, &of(1)));
         prop_assert_eq!(chosen((with_other(before), &of(0)), (with_other(after), &of(1))), alone);
     }

@@ -11,14 +11,14 @@
 
 use std::time::Duration;
 
-use super::{Life, Turn};
+use super::{Life, LifeChange};
 use crate::engines::facts;
 use crate::model::{EngineHealth, EnginePhase, HealthResponse, Reading, counted};
 
 /// Since when an engine has done nothing for its requests, as far as it reports that.
 #[derive(Debug, Default)]
-pub(super) struct Stall {
-    last: Option<Still>,
+pub(super) struct EngineStall {
+    last: Option<UnchangedNumbers>,
     /// Whether its core has ever answered.
     has_answered: bool,
     /// The first and the last query of its load in a row without an answer of its core.
@@ -26,7 +26,7 @@ pub(super) struct Stall {
 }
 
 #[derive(Debug)]
-struct Still {
+struct UnchangedNumbers {
     /// Its tokens, and the bits of its KV cache's usage.
     numbers: [Reading<u64>; 2],
     requests: u64,
@@ -34,7 +34,7 @@ struct Still {
     until: Duration,
 }
 
-impl Stall {
+impl EngineStall {
     /// Takes a response of its health check. One without numbers proves nothing.
     pub(super) fn take(&mut self, health: &EngineHealth) {
         self.take_silence(health);
@@ -57,7 +57,7 @@ impl Stall {
             }
             last => {
                 let (since, until) = (health.asked_at, health.asked_at);
-                *last = Some(Still { numbers, requests, since, until });
+                *last = Some(UnchangedNumbers { numbers, requests, since, until });
             }
         }
     }
@@ -84,7 +84,7 @@ impl Stall {
 
 impl Life {
     /// Becomes stuck if it has made no progress for too long.
-    pub(super) fn stick(&mut self) -> Option<Turn> {
+    pub(super) fn stick(&mut self) -> Option<LifeChange> {
         if self.is_stuck {
             return None;
         }
@@ -101,7 +101,7 @@ impl Life {
             self.stalled()?
         };
         self.is_stuck = true;
-        Some(Turn::Stuck { stuck: true, reason })
+        Some(LifeChange::Stuck { stuck: true, reason })
     }
 
     /// What the ranks of an engine may wait for: two DGX Sparks were seen to wait for each other in
@@ -119,9 +119,9 @@ impl Life {
         option.map(advice).unwrap_or_default()
     }
 
-    pub(super) fn unstick(&mut self, reason: &str) -> Turn {
+    pub(super) fn unstick(&mut self, reason: &str) -> LifeChange {
         self.is_stuck = false;
-        Turn::Stuck { stuck: false, reason: reason.to_owned() }
+        LifeChange::Stuck { stuck: false, reason: reason.to_owned() }
     }
 
     /// Why the requests of an engine that is up are stuck.

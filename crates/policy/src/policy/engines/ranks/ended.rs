@@ -12,7 +12,7 @@ use promql_rules::Reading;
 use promql_rules::store::SeriesStore;
 
 use super::super::life::ticks;
-use super::{Gang, OtherRanks, OwnRank, number};
+use super::{GangKey, OtherRanks, OwnRank, number};
 use crate::model::{EngineRank, FirstDeath, Killer, RankDeath, RankDeaths, SeriesKey};
 use crate::policy::counters::{Cell, Counters};
 
@@ -41,7 +41,7 @@ const WAITS_FOR_ENDS: Duration = Duration::from_secs(6);
 const OUTLIVES: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
-struct OwnEnd {
+struct OwnRankEnd {
     at: Duration,
     cell: Cell,
 }
@@ -49,14 +49,14 @@ struct OwnEnd {
 /// An end as the series of another node shows it.
 #[derive(Clone, Debug)]
 pub(super) struct ReadEnd {
-    pub(super) id: (Gang, Arc<str>, Arc<str>),
+    pub(super) id: (GangKey, Arc<str>, Arc<str>),
     pub(super) engine: Arc<str>,
     pub(super) killer: Arc<str>,
     pub(super) age: Duration,
 }
 
 #[derive(Debug)]
-struct OtherEnd {
+struct OtherRankEnd {
     engine: Arc<str>,
     killer: Arc<str>,
     age: Duration,
@@ -67,9 +67,9 @@ struct OtherEnd {
 /// The ends of ranks on this node and on others.
 #[derive(Debug, Default)]
 pub(super) struct RankEnds {
-    own: Vec<OwnEnd>,
+    own: Vec<OwnRankEnd>,
     /// By gang, node and rank.
-    others: BTreeMap<(Gang, Arc<str>, Arc<str>), OtherEnd>,
+    others: BTreeMap<(GangKey, Arc<str>, Arc<str>), OtherRankEnd>,
 }
 
 /// The end of a rank on this node.
@@ -88,7 +88,7 @@ impl RankEnds {
     pub(super) fn record(
         &mut self,
         now: Duration,
-        (engine, gang, rank): (&str, &Gang, &EngineRank),
+        (engine, gang, rank): (&str, &GangKey, &EngineRank),
         end: End<'_>,
         counters: &mut Counters,
         store: &mut SeriesStore,
@@ -108,7 +108,7 @@ impl RankEnds {
         // Another node may read it before the next sample here.
         counters.set(cell, now.saturating_sub(end.at).as_secs_f64());
         self.own.retain(|before| before.cell != cell);
-        self.own.push(OwnEnd { at: end.at, cell });
+        self.own.push(OwnRankEnd { at: end.at, cell });
     }
 
     /// Writes how long ago each end of this node was, and takes those of other nodes.
@@ -138,7 +138,7 @@ impl RankEnds {
                 None if is_full => {}
                 _ => {
                     let (engine, killer) = (Arc::clone(&read.engine), Arc::clone(&read.killer));
-                    let end = OtherEnd { engine, killer, age: read.age, at };
+                    let end = OtherRankEnd { engine, killer, age: read.age, at };
                     self.others.insert(read.id.clone(), end);
                 }
             }
@@ -146,7 +146,7 @@ impl RankEnds {
     }
 
     /// The end of that rank in the run that this one is of: not before this one began.
-    fn of(&self, own: &OwnRank, node: &Arc<str>, rank: &Arc<str>) -> Option<&OtherEnd> {
+    fn of(&self, own: &OwnRank, node: &Arc<str>, rank: &Arc<str>) -> Option<&OtherRankEnd> {
         let end = self.others.get(&(own.gang.clone(), Arc::clone(node), Arc::clone(rank)))?;
         (end.at >= ticks(own.server.start_ticks)).then_some(end)
     }
@@ -154,7 +154,7 @@ impl RankEnds {
     /// Whether all is known of the other ranks that can be known at the end of this one.
     pub(super) fn are_known(&self, own: &OwnRank, noticed: Duration, now: Duration) -> bool {
         let waited = now.saturating_sub(noticed);
-        let is_known = |((node, rank, _), seen): (&super::RankId, &super::Seen)| {
+        let is_known = |((node, rank, _), seen): (&super::RankId, &super::SeenRank)| {
             let lives_on = seen.missing.is_none() && waited >= OUTLIVES;
             lives_on || self.of(own, node, rank).is_some()
         };
@@ -167,7 +167,11 @@ impl RankEnds {
         let mut others = Vec::new();
         for ((node, rank, _), seen) in &own.seen {
             let Some(other) = self.of(own, node, rank) else {
-                orders.push(if seen.missing.is_none() { Order::After } else { Order::Unknown });
+                orders.push(if seen.missing.is_none() {
+                    EndOrder::After
+                } else {
+                    EndOrder::Unknown
+                });
                 continue;
             };
             orders.push(order(other, end));
@@ -179,9 +183,9 @@ impl RankEnds {
                 seconds: other.at.as_secs_f64() - end.at.as_secs_f64(),
             });
         }
-        let first = if orders.contains(&Order::Before) {
+        let first = if orders.contains(&EndOrder::Before) {
             FirstDeath::Other
-        } else if orders.contains(&Order::Unknown) {
+        } else if orders.contains(&EndOrder::Unknown) {
             FirstDeath::Unknown
         } else if orders.is_empty() {
             return None;
@@ -198,25 +202,25 @@ impl RankEnds {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum EndOrder {
     Before,
     After,
     Unknown,
 }
 
 /// Whether the other rank ended before this one.
-fn order(other: &OtherEnd, end: End<'_>) -> Order {
+fn order(other: &OtherRankEnd, end: End<'_>) -> EndOrder {
     let earliest = if end.is_exact { end.at } else { end.at.saturating_sub(NOTICED_LATE) };
     if other.at < earliest {
-        return Order::Before;
+        return EndOrder::Before;
     }
     if other.at.saturating_sub(READ_LATE) > end.at {
-        return Order::After;
+        return EndOrder::After;
     }
     match [&*other.killer, end.killer].map(Killer::is_from_outside) {
-        [true, false] => Order::Before,
-        [false, true] => Order::After,
-        _ => Order::Unknown,
+        [true, false] => EndOrder::Before,
+        [false, true] => EndOrder::After,
+        _ => EndOrder::Unknown,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Gang, OtherRank, OtherRanks};
+use super::{GangKey, OtherRank, OtherRanks};
 use crate::model::{PastRank, PastRanks, ProcessId};
 use crate::policy::engines::Engines;
 use crate::policy::leases::Leases;
@@ -49,7 +49,7 @@ impl Engines {
 }
 
 impl PastRanks {
-    fn gang(&self) -> Gang {
+    fn gang(&self) -> GangKey {
         (Arc::clone(&self.gang), Arc::clone(&self.user))
     }
 

@@ -2,15 +2,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{DecisionId, Mode, RuleId};
-use crate::policy::guard::breaker::{BreakerLimit, Misses};
-use crate::policy::guard::ledger::{Account, Ledger};
+use crate::policy::guard::breaker::{BreakerLimit, MissedAims};
+use crate::policy::guard::ledger::{Ledger, RemedyAccount};
 
 const LIMIT: BreakerLimit =
     BreakerLimit { misses: 3, reset_after: Some(Duration::from_secs(3_600)) };
 
 #[test]
 fn the_breaker_opens_at_the_last_miss_and_admits_one_round_after_its_time() {
-    let mut misses = Misses::default();
+    let mut misses = MissedAims::default();
     misses.miss(1_000, None);
     misses.miss(2_000, None);
     assert!(!misses.is_open(LIMIT, 2_000));
@@ -26,7 +26,7 @@ fn the_breaker_opens_at_the_last_miss_and_admits_one_round_after_its_time() {
 
 #[test]
 fn a_breaker_without_a_time_stays_open_and_one_without_a_count_never_opens() {
-    let mut misses = Misses::default();
+    let mut misses = MissedAims::default();
     (0..5).for_each(|at| misses.miss(at, None));
     assert!(misses.is_open(BreakerLimit { reset_after: None, ..LIMIT }, i64::MAX));
     assert!(!misses.is_open(BreakerLimit { misses: 0, reset_after: None }, 5));
@@ -85,7 +85,8 @@ fn misses_count_by_engine_within_a_bound() {
         round("false", at_ms, false);
     }
     round("true", 4, true);
-    let of = |account: &Account, engine: &str| account.engine(engine).map(|t| t.misses.in_a_row());
+    let of =
+        |account: &RemedyAccount, engine: &str| account.engine(engine).map(|t| t.misses.in_a_row());
     let account = ledger.account_mut(&rule(), Mode::Enforce);
     assert_eq!((of(account, "false"), of(account, "true")), (Some(3), Some(0)));
     for number in 0..200 {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::{Restart, StartAttempt, is_before_boot};
 use crate::model::{
     Action, Decision, DecisionRecord, Event, Evidence, GangStart, Grade, HoldReason, Mode,
-    Requested, RestartState, Supervisor, Target, WorkloadEnd, WorkloadState, counted,
+    OnRequest, RestartState, Supervisor, Target, WorkloadEnd, WorkloadState, counted,
     duration_text,
 };
 use crate::policy::Context;
 use crate::policy::act::{Act, Proposal};
-use crate::policy::guard::Guarded;
+use crate::policy::guard::GuardedProposal;
 use crate::policy::restarts::memory;
 
 impl Restart {
@@ -28,9 +28,9 @@ impl Restart {
         }
         let mut end = end.clone();
         let is_killed =
-            end.requested == Requested::Unknown && context.kills.explain(&self.seen.target, &end);
+            end.requested == OnRequest::Unknown && context.kills.explain(&self.seen.target, &end);
         if is_killed || context.kills.stopped_for_start(&self.family, &end) {
-            end.requested = Requested::No;
+            end.requested = OnRequest::No;
         }
         let mode = self.mode(context.mode, context.guard);
         let action = match self.supervisor() {
@@ -94,14 +94,14 @@ impl Restart {
     ) -> StartRuling {
         let at = context.at;
         let was_stopped = self.earlier_state == Some(RestartState::Stopped);
-        if end.requested == Requested::Yes || was_stopped {
+        if end.requested == OnRequest::Yes || was_stopped {
             let text = format!("it was stopped on request ({end}): start it by hand");
             return StartRuling::hold(HoldReason::Stopped, text);
         }
         // A stopped unit may end with 0, and so may one that gives up.
         let is_unit = self.supervisor().is_systemd();
         let looks_requested = end.looks_requested() || is_unit && end.exit_code == Some(0);
-        if end.requested == Requested::Unknown && looks_requested && !is_before_boot(end, at) {
+        if end.requested == OnRequest::Unknown && looks_requested && !is_before_boot(end, at) {
             let why = match end.are_stops_silent {
                 true => "Podman does not report stops",
                 false => "it was not watched",
@@ -116,7 +116,7 @@ impl Restart {
         }
         let proposal = Proposal { rule: &self.rule, mode, step: 0, action, target };
         let guarded =
-            Guarded { proposal, rails: &self.rails, labels: None, is_free_of_fleet: true };
+            GuardedProposal { proposal, rails: &self.rails, labels: None, is_free_of_fleet: true };
         if let Some(reason) = context.guard.hold(&guarded, at) {
             let text = match reason {
                 HoldReason::BreakerOpen => format!(

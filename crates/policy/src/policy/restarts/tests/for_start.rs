@@ -9,8 +9,8 @@ use crate::config::rules::parse_rules;
 use crate::model::{
     Action, ClusterNames, ClusterReadings, DecisionRecord, EngineHealth, EngineKind, EngineLoad,
     EngineSeen, GateRequest, HealthResponse, HoldReason, Lease, LeaseReadings, LeaseRequest,
-    LeaseShare, LeaseState, Mode, NodeNews, NodeReadings, Observation, OutcomeResult, Reading,
-    Requested, RestartState, SeriesKey, Target, WorkloadState,
+    LeaseShare, LeaseState, Mode, NodeNews, NodeReadings, Observation, OnRequest, OutcomeResult,
+    Reading, RestartState, SeriesKey, Target, WorkloadState,
 };
 use crate::policy::guard::{FleetLimit, FleetLimits, FleetShare};
 
@@ -106,7 +106,7 @@ fn an_engine_is_stopped_for_a_start_and_started_again_after_it() {
     // Docker was asked to kill it, and says so.
     world.report(&stop, OutcomeResult::Done);
     let mut end = world.end(137);
-    (end.requested, end.is_oom_killed) = (Requested::Yes, false);
+    (end.requested, end.is_oom_killed) = (OnRequest::Yes, false);
     world.of("low").state = WorkloadState::Ended(end);
     world.engines.clear();
     world.free = 20 * GIB;

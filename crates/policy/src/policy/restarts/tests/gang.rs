@@ -8,10 +8,10 @@ use promql_rules::store::stale_marker;
 use super::restarted;
 use super::world::{GIB, RestartWorld, engine_in};
 use crate::model::{
-    ClusterNames, ClusterReadings, EnginePhase, EngineRank, EngineSeen, EventKind, GangReading,
-    GangStart, GateRequest, HoldReason, Lease, LeaseReadings, LeaseRequest, LeaseState, Mode,
-    NodeNews, NodeReadings, Observation, Past, ProgramEvent, Reading, RestartState, Schema,
-    SeriesKey, series_of_node,
+    ClusterNames, ClusterReadings, EarlierRuns, EnginePhase, EngineRank, EngineSeen, EventKind,
+    GangReading, GangStart, GateRequest, HoldReason, Lease, LeaseReadings, LeaseRequest,
+    LeaseState, Mode, NodeNews, NodeReadings, Observation, ProgramEvent, Reading, RestartState,
+    Schema, SeriesKey, series_of_node,
 };
 
 /// A container with that rank on the node `here`, and the other rank on the node `there`.
@@ -122,7 +122,10 @@ impl Pair {
             _ => None,
         });
         let ranks = *ranks.flatten().unwrap();
-        let past = Past { restart_ranks: [("vllm".into(), ranks)].into(), ..Past::default() };
+        let past = EarlierRuns {
+            restart_ranks: [("vllm".into(), ranks)].into(),
+            ..EarlierRuns::default()
+        };
         let earlier = std::mem::replace(&mut self.world, RestartWorld::new(Mode::Observe));
         self.world = restarted(earlier, past);
         self.world.policy.set_cluster(Some(names()));

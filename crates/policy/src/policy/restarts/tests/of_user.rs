@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::world::{RestartWorld, container};
 use crate::model::{
-    Action, DecisionRecord, DeferredRestart, HoldReason, Mode, Observation, Requested,
+    Action, DecisionRecord, DeferredRestart, HoldReason, Mode, Observation, OnRequest,
     RestartReadings, RestartState, Supervisor, Target, Workload, WorkloadEnd, WorkloadHealth,
     WorkloadState,
 };
@@ -54,7 +54,7 @@ fn a_unit_of_a_user_that_may_have_been_stopped_stays_down() {
     let (state, reason) = world.state(UNIT);
     assert_eq!(state, RestartState::Stopped);
     assert!(reason.contains("`systemctl --user enable vllm.service`"), "{reason}");
-    let end = WorkloadEnd { requested: Requested::Unknown, ..world.end(0) };
+    let end = WorkloadEnd { requested: OnRequest::Unknown, ..world.end(0) };
     report(&mut world, &WorkloadState::Ended(end), 4);
     assert!(world.holds().contains(&HoldReason::StopUnclear));
 }

@@ -7,8 +7,8 @@ use super::world::{GIB, RestartWorld, engine_in, id, process};
 use crate::model::{
     Action, DeathReport, Decision, DecisionId, DecisionRecord, EndedWorkload, EngineKind,
     EnginePhase, EngineReadings, EngineSeen, EngineTarget, Event, EventKind, ExitStatus, Killer,
-    Mode, Observation, Outcome, OutcomeResult, Pod, ProcessEnd, ProcessId, ProgramEvent, Proof,
-    Reading, Readings, Requested, RestartReadings, RuleId, Schema, SeriesKey, Source, Supervisor,
+    Mode, Observation, OnRequest, Outcome, OutcomeResult, Pod, ProcessEnd, ProcessId, ProgramEvent,
+    Proof, Reading, Readings, RestartReadings, RuleId, Schema, SeriesKey, Source, Supervisor,
     Target, UserUnit, Workload, WorkloadEnd, WorkloadLog,
 };
 
@@ -271,7 +271,7 @@ fn a_death_restarted_by_docker_against_its_label_is_reported_once() {
             true => world.dies("vllm"),
             false => world.starts("vllm"),
         }
-        let (ended, name) = (ended(&world, 137, Requested::No), Arc::from("vllm"));
+        let (ended, name) = (ended(&world, 137, OnRequest::No), Arc::from("vllm"));
         let target = Workload { name, id: id("vllm").into(), ..ended.target };
         world.ended = vec![EndedWorkload { target, end: ended.end }];
         world.run(8);
@@ -332,7 +332,7 @@ fn an_engine_that_stops_listening_dies_in_the_phase_before() {
     assert_eq!(only(&world).phase, Some(EnginePhase::Ready), "it had no request");
 }
 
-fn ended(world: &RestartWorld, code: i32, requested: Requested) -> EndedWorkload {
+fn ended(world: &RestartWorld, code: i32, requested: OnRequest) -> EndedWorkload {
     let log = WorkloadLog::Lines(vec!["torch.OutOfMemoryError: CUDA out of memory.".to_owned()]);
     let (name, id) = ("llm".into(), id("llm").into());
     let target = Workload { supervisor: Supervisor::Docker, name, id };
@@ -351,7 +351,7 @@ fn in_container() -> EngineSeen {
 fn the_exit_of_a_container_comes_from_docker_within_a_short_wait() {
     let mut world = with(in_container());
     world.engines.clear();
-    let ended = ended(&world, 1, Requested::No);
+    let ended = ended(&world, 1, OnRequest::No);
     world.run(2);
     assert_eq!(reports(&world), [], "Docker may report it");
     world.ended = vec![ended.clone()];
@@ -390,7 +390,7 @@ fn the_exit_of_a_service_comes_from_systemd() {
     let mut world = with(in_service("/system.slice/vllm.service"));
     world.kernel_kills("elsewhere");
     world.engines.clear();
-    world.ended = vec![of_systemd(&world, Requested::No)];
+    world.ended = vec![of_systemd(&world, OnRequest::No)];
     world.run(2);
     let report = only(&world);
     assert_eq!(
@@ -399,7 +399,7 @@ fn the_exit_of_a_service_comes_from_systemd() {
     );
     let mut world = with(in_service("/system.slice/vllm.service"));
     world.engines.clear();
-    world.ended = vec![of_systemd(&world, Requested::Yes)];
+    world.ended = vec![of_systemd(&world, OnRequest::Yes)];
     world.run(2);
     let Killer::Signal { sender: Some(sender), .. } = only(&world).killer else { panic!() };
     assert_eq!(sender, "systemctl");
@@ -407,7 +407,7 @@ fn the_exit_of_a_service_comes_from_systemd() {
     let cgroup = "/user.slice/user-1.slice/user@1.service/app.slice/vllm.service";
     let mut world = with(in_service(cgroup));
     world.engines.clear();
-    world.ended = vec![of_systemd(&world, Requested::No)];
+    world.ended = vec![of_systemd(&world, OnRequest::No)];
     world.run(2);
     assert_eq!((only(&world).exit, only(&world).who.unit), (ExitStatus::Unknown, None));
 }
@@ -426,7 +426,7 @@ fn a_death_report_does_not_wait_for_a_silent_docker() {
 fn a_stopped_engine_is_no_failure() {
     let mut world = with(in_container());
     world.engines.clear();
-    world.ended = vec![ended(&world, 143, Requested::Yes)];
+    world.ended = vec![ended(&world, 143, OnRequest::Yes)];
     world.run(2);
     let report = only(&world);
     let Killer::Signal { signal: 15, sender: Some(sender) } = &report.killer else {
@@ -461,7 +461,7 @@ fn the_signal_of_a_stop_does_not_contradict_the_exit_code() {
     ] {
         let mut world = with(in_container());
         world.engines.clear();
-        world.ended = vec![ended(&world, code, Requested::Yes)];
+        world.ended = vec![ended(&world, code, OnRequest::Yes)];
         world.run(2);
         let report = only(&world);
         let sentence = report.sentence();
@@ -582,7 +582,7 @@ fn the_end_of_a_pods_container_comes_from_its_runtime() {
     assert_eq!(reports(&world), [], "its runtime may report it");
     let (supervisor, name) = (Supervisor::Cri, "llm/vllm-0/llm".into());
     let target = Workload { supervisor, name, id: id("llm").into() };
-    let (requested, is_pod_stopped) = (Requested::Yes, true);
+    let (requested, is_pod_stopped) = (OnRequest::Yes, true);
     let end = WorkloadEnd { requested, is_pod_stopped, is_oom_killed: false, ..world.end(143) };
     answer(&mut world, vec![EndedWorkload { target, end }]);
     let report = only(&world);

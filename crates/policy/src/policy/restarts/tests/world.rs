@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use crate::model::{
     Action, AimCheck, Decision, DecisionId, DecisionRecord, DeferredRestart, EndedWorkload,
     EngineKind, EngineProcess, EngineReadings, EngineSeen, Event, HoldReason, KernelRecord, Mode,
-    Moment, Observation, Outcome, OutcomeResult, ProcessEnd, ProcessId, Reading, Readings,
-    Requested, RestartLimits, RestartReadings, RestartState, Schema, SeriesKey, Source, StartNeed,
+    Moment, Observation, OnRequest, Outcome, OutcomeResult, ProcessEnd, ProcessId, Reading,
+    Readings, RestartLimits, RestartReadings, RestartState, Schema, SeriesKey, Source, StartNeed,
     Supervisor, Workload, WorkloadEnd, WorkloadState,
 };
 
@@ -156,7 +156,7 @@ impl RestartWorld {
             exit_code: Some(exit_code),
             is_oom_killed: exit_code == 137,
             error: None,
-            requested: Requested::No,
+            requested: OnRequest::No,
             are_stops_silent: false,
             is_pod_stopped: false,
             log: None,

@@ -145,7 +145,7 @@ fn what_is_not_enforced_is_only_reported_and_calls_nobody() {
 }
 
 /// The announcement as the journal of this boot has it.
-fn past(asked: &DecisionRecord, uptime: Duration, commands: Vec<OperatorCommand>) -> Past {
+fn past(asked: &DecisionRecord, uptime: Duration, commands: Vec<OperatorCommand>) -> EarlierRuns {
     let asked = PendingApproval {
         decision: asked.id,
         rule: asked.rule.clone(),
@@ -156,7 +156,7 @@ fn past(asked: &DecisionRecord, uptime: Duration, commands: Vec<OperatorCommand>
         since: asked.at.utc,
         goes_ahead: Some(Moment { utc: asked.goes_ahead.unwrap(), uptime: uptime + seconds(60) }),
     };
-    Past { asked: vec![asked], commands, ..Past::default() }
+    EarlierRuns { asked: vec![asked], commands, ..EarlierRuns::default() }
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_restart_keeps_the_time_of_the_announcement() {
     let (mut world, asked) = announced();
     let began = world.at.uptime;
     run_in_vain(&mut world, seconds(20));
-    let restarted = |past: &Past| {
+    let restarted = |past: &EarlierRuns| {
         let mut again = short(&yaml(), Mode::Enforce);
         again.at = world.at;
         again.policy.resume(again.at, past);
@@ -183,7 +183,7 @@ fn a_restart_keeps_the_time_of_the_announcement() {
     // What was used before the restart is announced anew.
     let act =
         PastAct { approved: Some(asked.id), ..past_act(&asked.rule, asked.mode, world.at, 9) };
-    let used = Past { acts: vec![act], ..past(&asked, began, Vec::new()) };
+    let used = EarlierRuns { acts: vec![act], ..past(&asked, began, Vec::new()) };
     let steps = run_in_vain(&mut restarted(&used), seconds(50));
     assert_eq!((acts(&steps).len(), announcements(&steps)), (0, 1));
 }
@@ -203,7 +203,7 @@ fn a_restart_between_the_notice_and_the_announced_step_starts_no_cooldown() {
         is_notice: true,
         ..past_act(&asked.rule, asked.mode, world.at, 5)
     };
-    let past = Past { acts: vec![notice], ..past(&asked, asked.at.uptime, Vec::new()) };
+    let past = EarlierRuns { acts: vec![notice], ..past(&asked, asked.at.uptime, Vec::new()) };
     let mut again = short(&yaml, Mode::Enforce);
     again.at = world.at;
     again.policy.resume(again.at, &past);

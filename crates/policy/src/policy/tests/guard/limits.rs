@@ -106,7 +106,7 @@ fn a_reset_by_a_person_outlives_a_restart_and_forgives_only_what_was_before_it()
             ..past_act(&rule, Mode::Enforce, world.at, ago)
         };
         let acts = vec![missed(300, forgiven[0]), missed(200, forgiven[1])];
-        let past = Past { acts, ..Past::default() };
+        let past = EarlierRuns { acts, ..EarlierRuns::default() };
         world.policy.resume(world.at, &past);
         holds(&[world.tick()])
     };
@@ -141,7 +141,7 @@ fn every_outcome_counts_as_an_act() {
 #[test]
 fn an_unbegun_act_is_no_miss_and_is_retried_after_a_pause() {
     let mut world = short(&with("breaker: {misses: 1}"), Mode::Enforce);
-    let mut past = Past::default();
+    let mut past = EarlierRuns::default();
     for _ in 0..5 {
         let step = world.run(Duration::from_millis(1500));
         assert!(!holds(&step).contains(&HoldReason::BreakerOpen), "{:?}", holds(&step));
@@ -182,7 +182,7 @@ fn a_rested_breaker_is_shown_as_ready_to_retry() {
             &rules(&with("breaker: {misses: 1, reset_after: 10m}")),
             DecisionId(1),
         );
-        policy.resume(world.at, &Past { acts: vec![missed(ago)], ..Past::default() });
+        policy.resume(world.at, &EarlierRuns { acts: vec![missed(ago)], ..EarlierRuns::default() });
         world.policy = policy;
         let at = world.at;
         world.policy.step(at, &[]);
@@ -234,7 +234,7 @@ proptest! {
                 0 => {
                     let acts = done.iter().map(remembered).collect();
                     world.policy = Policy::new(world.at, Mode::Enforce, &all, DecisionId(1));
-                    world.policy.resume(world.at, &Past { acts, ..Past::default() });
+                    world.policy.resume(world.at, &EarlierRuns { acts, ..EarlierRuns::default() });
                 }
                 1 => drop(world.policy.replace_rules(world.at, Mode::Enforce, &all)),
                 2 => drop(world.policy.replace_rules(world.at, Mode::Observe, &all)),
@@ -270,7 +270,7 @@ proptest! {
     ) {
         let yaml = with("breaker: {misses: 3, reset_after: 0s}");
         let mut world = short(&yaml, Mode::Enforce);
-        let mut past = Past::default();
+        let mut past = EarlierRuns::default();
         for helps in ends {
             let step = world.run(Duration::from_millis(1500));
             let Some(act) = decisions(&step).into_iter().find(|d| d.is_act())

@@ -5,7 +5,7 @@ mod limits;
 
 use super::*;
 use crate::config::guard_rails::default_guard_rails;
-use crate::model::{OperatorCommand, OperatorOrder, Past, Pause, RuleSelector, Target};
+use crate::model::{EarlierRuns, OperatorCommand, OperatorOrder, Pause, RuleSelector, Target};
 use crate::policy::guard::{AtMost, GuardRails, MaintenanceWindow, WrittenWindow};
 
 const LOW: &str = "
@@ -98,7 +98,7 @@ fn a_lost_journal_holds_for_the_longest_limit() {
     let budget = LOW.replace("at_most: {times: 1000, per: 30d}", "at_most: {times: 3, per: 2h}");
     let mut world = short(&budget, Mode::Enforce);
     let lost_before_ms = Some(world.at.timeline_ms() - 7_190_000);
-    world.policy.resume(world.at, &Past { lost_before_ms, ..Past::default() });
+    world.policy.resume(world.at, &EarlierRuns { lost_before_ms, ..EarlierRuns::default() });
     let steps = run_in_vain(&mut world, seconds(9));
     assert_eq!((acts(&steps).len(), holds(&steps)), (0, vec![HoldReason::JournalUnreadable]));
     assert!(!acts(&run_in_vain(&mut world, seconds(2))).is_empty());
@@ -329,8 +329,9 @@ fn an_approval_that_was_given_before_a_restart_is_used_once_after_it() {
     };
     let approve = OperatorOrder::Approve { decision: held.id, until: world.at.utc + seconds(600) };
     let Observation::Operator(command) = order(&world, approve) else { unreachable!() };
-    let mut past = Past { asked: vec![asked], commands: vec![command], ..Past::default() };
-    let restarted = |past: &Past| {
+    let mut past =
+        EarlierRuns { asked: vec![asked], commands: vec![command], ..EarlierRuns::default() };
+    let restarted = |past: &EarlierRuns| {
         let mut world = short(&yaml, Mode::Enforce);
         world.at.utc += seconds(10);
         world.policy.resume(world.at, past);
@@ -340,7 +341,7 @@ fn an_approval_that_was_given_before_a_restart_is_used_once_after_it() {
     let shorter = OperatorOrder::Approve { decision: held.id, until: world.at.utc + seconds(5) };
     let Observation::Operator(shorter) = order(&world, shorter) else { unreachable!() };
     let commands = vec![past.commands[0].clone(), shorter];
-    let lapsed = Past { commands, ..past.clone() };
+    let lapsed = EarlierRuns { commands, ..past.clone() };
     assert!(acts(&[restarted(&lapsed)]).is_empty(), "the later approval counts, and has lapsed");
     past.acts
         .push(PastAct { approved: Some(held.id), ..past_act(&held.rule, held.mode, world.at, 60) });

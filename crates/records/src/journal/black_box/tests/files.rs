@@ -38,7 +38,8 @@ impl Run<'_> {
             folder.open(boot(self.boot), now, 16, last_boot.as_ref()).unwrap();
         assert_eq!(remarks, [] as [&str; 0]);
         for second in 0..self.records {
-            let mut record = Record::new(boot(self.boot), self.now(self.from_ms + second * 1000));
+            let mut record =
+                BlackBoxRecord::new(boot(self.boot), self.now(self.from_ms + second * 1000));
             record.reported = true;
             record.closed = self.closed && second == self.records - 1;
             ring.write(&mut record).unwrap();

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::header::RECORDS_A_PAGE;
-use super::scan::Pages;
+use super::scan::PageSource;
 use super::*;
 use crate::model::{Moment, Reading};
 
@@ -29,7 +29,7 @@ fn header(records: u32) -> Header {
         records,
         created: moment(0),
         unclean_boots: 3,
-        previous: Some(Previous {
+        previous: Some(PreviousBoot {
             boot_id: boot("the one before"),
             end: EndOfBoot::Unclean,
             gap_ms: Some(-5),
@@ -37,8 +37,8 @@ fn header(records: u32) -> Header {
     }
 }
 
-fn full_record() -> Record {
-    let mut record = Record::new(header(8).boot_id, moment(123_456));
+fn full_record() -> BlackBoxRecord {
+    let mut record = BlackBoxRecord::new(header(8).boot_id, moment(123_456));
     record.sequence = 77;
     record.reported = true;
     record.loop_age = Some(Duration::from_millis(250));
@@ -58,7 +58,7 @@ fn full_record() -> Record {
     record
 }
 
-fn encoded(record: &Record) -> [u8; RECORD_BYTES] {
+fn encoded(record: &BlackBoxRecord) -> [u8; RECORD_BYTES] {
     let mut bytes = [0; RECORD_BYTES];
     record.encode(&mut bytes);
     bytes
@@ -69,7 +69,7 @@ fn encoded(record: &Record) -> [u8; RECORD_BYTES] {
 struct Memory(Vec<u8>);
 
 impl Disk for Memory {
-    fn put(&mut self, offset: u64, page: &Page) -> std::io::Result<()> {
+    fn put(&mut self, offset: u64, page: &AlignedPage) -> std::io::Result<()> {
         let begin = usize::try_from(offset).unwrap();
         self.0.resize(self.0.len().max(begin + PAGE_BYTES), 0);
         self.0[begin..begin + PAGE_BYTES].copy_from_slice(&page.0);
@@ -80,35 +80,35 @@ impl Disk for Memory {
 /// A file of so many records into which `written` have been written.
 fn file(header: &Header, written: u64) -> Vec<u8> {
     let mut disk = Memory::default();
-    let mut page = Page([0; PAGE_BYTES]);
+    let mut page = AlignedPage([0; PAGE_BYTES]);
     header.encode(&mut page.0);
     disk.put(0, &page).unwrap();
     page.0.fill(0);
     for number in 1..=header.records / RECORDS_A_PAGE {
         disk.put(u64::from(number) * PAGE_BYTES as u64, &page).unwrap();
     }
-    let mut ring = Ring::on(disk, header.records, 0, Box::new(page));
+    let mut ring = BlackBoxRing::on(disk, header.records, 0, Box::new(page));
     for second in 0..written {
         let at = moment(i64::try_from(second).unwrap() * 1000);
-        ring.write(&mut Record::new(header.boot_id, at)).unwrap();
+        ring.write(&mut BlackBoxRecord::new(header.boot_id, at)).unwrap();
     }
     ring.disk().0.clone()
 }
 
-fn recovered(bytes: &[u8]) -> Recovered {
-    Recovered::of_bytes(bytes).unwrap()
+fn recovered(bytes: &[u8]) -> RecoveredRecords {
+    RecoveredRecords::of_bytes(bytes).unwrap()
 }
 
-fn sequences(recovered: &Recovered) -> Vec<u64> {
+fn sequences(recovered: &RecoveredRecords) -> Vec<u64> {
     recovered.records.iter().map(|record| record.sequence).collect()
 }
 
 #[test]
 fn a_record_and_a_header_come_back_as_they_were() {
     let record = full_record();
-    assert_eq!(Record::decode(&encoded(&record)), Slot::Whole(record));
-    let bare = Record::new(BootId::default(), moment(0));
-    assert_eq!(Record::decode(&encoded(&bare)), Slot::Whole(bare));
+    assert_eq!(BlackBoxRecord::decode(&encoded(&record)), Slot::Whole(record));
+    let bare = BlackBoxRecord::new(BootId::default(), moment(0));
+    assert_eq!(BlackBoxRecord::decode(&encoded(&bare)), Slot::Whole(bare));
     let mut page = [0; PAGE_BYTES];
     header(80).encode(&mut page);
     assert_eq!(Header::decode(&page), Ok(header(80)));
@@ -155,7 +155,7 @@ fn torn_flipped_and_misplaced_records_alone_are_left_out() {
     assert_eq!(sequences(&found), [0, 1, 2, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14]);
     assert_eq!(found.damaged, 3);
 
-    let mut foreign = Record::new(boot("another boot"), moment(0));
+    let mut foreign = BlackBoxRecord::new(boot("another boot"), moment(0));
     foreign.sequence = 5;
     let mut mixed = whole.clone();
     mixed[offset(5)..offset(6)].copy_from_slice(&encoded(&foreign));
@@ -168,7 +168,7 @@ fn torn_flipped_and_misplaced_records_alone_are_left_out() {
 /// A disk on which these pages cannot be read.
 struct Failing<'a>(&'a [u8], std::ops::Range<u32>);
 
-impl Pages for Failing<'_> {
+impl PageSource for Failing<'_> {
     fn page(&self, number: u32, into: &mut [u8; PAGE_BYTES]) -> std::io::Result<()> {
         if self.1.contains(&number) {
             return Err(std::io::Error::from_raw_os_error(5));
@@ -180,25 +180,25 @@ impl Pages for Failing<'_> {
 #[test]
 fn an_unreadable_page_costs_only_its_records_and_a_dead_disk_ends_the_scan() {
     let whole = file(&header(160), 160);
-    let one = Recovered::read(&Failing(&whole, 2..3)).unwrap().unwrap();
+    let one = RecoveredRecords::read(&Failing(&whole, 2..3)).unwrap().unwrap();
     assert_eq!((one.records.len(), one.damaged), (152, 8));
-    let dead = Recovered::read(&Failing(&whole, 1..99)).unwrap().unwrap();
+    let dead = RecoveredRecords::read(&Failing(&whole, 1..99)).unwrap().unwrap();
     assert_eq!((dead.records.len(), dead.damaged), (0, 64), "after eight pages it is given up");
-    assert!(Recovered::read(&Failing(&whole, 0..1)).is_err());
+    assert!(RecoveredRecords::read(&Failing(&whole, 0..1)).is_err());
 }
 
 #[test]
 fn a_foreign_file_is_distinguished_from_a_newer_black_box() {
     let mut bytes = file(&header(8), 1);
     bytes[6] = 2;
-    let read = Recovered::of_bytes;
-    assert_eq!(read(&bytes), Err(Unusable::Version(2)));
+    let read = RecoveredRecords::of_bytes;
+    assert_eq!(read(&bytes), Err(UnusableFile::Version(2)));
     bytes[6] = 1;
     bytes[100] ^= 1;
-    assert_eq!(read(&bytes), Err(Unusable::Foreign));
-    assert_eq!(read(b""), Err(Unusable::Foreign));
-    assert_eq!(read(&[0; 10_000]), Err(Unusable::Foreign));
-    assert_eq!(read(&vec![b'x'; 10_000]), Err(Unusable::Foreign));
+    assert_eq!(read(&bytes), Err(UnusableFile::Foreign));
+    assert_eq!(read(b""), Err(UnusableFile::Foreign));
+    assert_eq!(read(&[0; 10_000]), Err(UnusableFile::Foreign));
+    assert_eq!(read(&vec![b'x'; 10_000]), Err(UnusableFile::Foreign));
 }
 
 #[test]
@@ -251,7 +251,7 @@ proptest! {
         texts: (String, String, String),
         event: bool,
     ) {
-        let mut record = Record::new(BootId::new(&texts.0), moment(ms));
+        let mut record = BlackBoxRecord::new(BootId::new(&texts.0), moment(ms));
         record.sequence = sequence;
         record.closed = closed;
         record.rules = RuleCounts { firing: counts.0, pending: counts.1, unknown: counts.2 };
@@ -260,7 +260,7 @@ proptest! {
         let kind = ShortText::new("xid");
         let detail = ShortText::new(&texts.2);
         record.last_event = event.then_some(LastEvent { utc: None, seq: None, kind, detail });
-        prop_assert_eq!(Record::decode(&encoded(&record)), Slot::Whole(record));
+        prop_assert_eq!(BlackBoxRecord::decode(&encoded(&record)), Slot::Whole(record));
     }
 
     #[test]
@@ -270,7 +270,7 @@ proptest! {
     ) {
         let mut bytes = encoded(&full_record());
         bytes[index] ^= flips;
-        prop_assert_eq!(Record::decode(&bytes), Slot::Damaged);
+        prop_assert_eq!(BlackBoxRecord::decode(&bytes), Slot::Damaged);
     }
 
     #[test]
@@ -289,7 +289,7 @@ proptest! {
             let crc = crc32fast::hash(&bytes[12..PAGE_BYTES]);
             bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         }
-        if let Ok(found) = Recovered::of_bytes(&bytes) {
+        if let Ok(found) = RecoveredRecords::of_bytes(&bytes) {
             prop_assert!(found.records.is_sorted_by(|a, b| a.sequence < b.sequence));
         }
     }
