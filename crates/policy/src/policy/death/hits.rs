@@ -16,6 +16,11 @@ const SLACK: Duration = Duration::from_secs(2);
 /// Events of a death may be reported this long after it.
 const REPORTED_WITHIN: Duration = Duration::from_secs(30);
 
+/// An engine that was asked to end longer after a kill had gone on without that worker. Most end
+/// within seconds of a worker's loss, and a stop takes up to half a minute with the usual grace
+/// periods. Those that hang until a watchdog ends them are not asked to end.
+const FOLLOWS_WITHIN: Duration = Duration::from_secs(60);
+
 /// Clock ticks a second in `/proc`, on every architecture.
 const TICKS: u64 = 100;
 
@@ -70,7 +75,9 @@ pub(super) fn of(
     hits.extend(events);
     hits.extend(of_own_stops(death, ended));
     hits.extend(death.family.iter().filter_map(|relative| of_status(death, relative)));
-    hits.extend(death.ray_kills.iter().filter_map(|kill| of_raylet(death, ended, kill)));
+    let requested = requested_at(death, ended, words, &hits);
+    let ray_kills = death.ray_kills.iter();
+    hits.extend(ray_kills.filter_map(|kill| of_raylet(death, ended, kill, requested)));
     hits.extend(of_counters(death, &hits));
     let has_workers = hits.iter().any(|hit| hit.worker.is_some());
     if !has_workers {
@@ -99,9 +106,40 @@ fn of_ray(
     })
 }
 
+/// When it was asked to end, on the uptime clock: by a known sender, by this program, or, as far as
+/// can be known, by hand.
+fn requested_at(
+    death: &Circumstances<'_>,
+    ended: Moment,
+    words: &[(String, LastWords)],
+    hits: &[KillEvidence],
+) -> Option<Duration> {
+    let is_own = |hit: &&KillEvidence| matches!(hit.killer, Killer::Umawarden { .. });
+    let own = hits.iter().filter(is_own).filter_map(|hit| hit.at);
+    let asked = death.asked.as_ref().map(|asked| asked.at.min(ended.uptime));
+    let by_hand = || {
+        // An engine that handles the signal ends with 0.
+        let is_orderly = death.exit.is_success() && words.is_empty();
+        let is_asked = is_orderly || death.exit.signal().is_some_and(is_request);
+        (!death.is_supervised && is_asked).then_some(ended.uptime)
+    };
+    own.chain(asked).min().or_else(by_hand)
+}
+
 /// A kill of Ray's memory monitor, by the log of the raylet. The engine's user can write that log,
 /// so it counts only for a process that has ended, and not in another way. Ray sends SIGKILL.
-fn of_raylet(death: &Circumstances<'_>, ended: Moment, kill: &RayKill) -> Option<KillEvidence> {
+/// `requested`: when the engine was asked to end. Ray starts killed workers anew, so that an engine
+/// may go on.
+fn of_raylet(
+    death: &Circumstances<'_>,
+    ended: Moment,
+    kill: &RayKill,
+    requested: Option<Duration>,
+) -> Option<KillEvidence> {
+    let went_on = requested.map(|requested| requested.saturating_sub(kill.ended_at));
+    if went_on.is_some_and(|went_on| went_on > FOLLOWS_WITHIN) {
+        return None;
+    }
     let relative = death.family.iter().find(|relative| relative.id == kill.id);
     let status = relative.map_or(ExitStatus::Unknown, |relative| relative.status);
     let is_killed = match status {

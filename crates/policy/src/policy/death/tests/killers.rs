@@ -2,6 +2,19 @@
 
 use super::*;
 
+const RAYLET_LINE: &str = "Selected to kill: (Task: task name=RayWorkerWrapper, pid=3889, actual \
+                           memory used=2.07GB, worker ID=00)";
+
+fn ray_kill(id: ProcessId, seconds: u64) -> RayKill {
+    RayKill {
+        id,
+        server: SERVER,
+        comm: "ray::RayWorkerW".into(),
+        ended_at: Duration::from_secs(seconds),
+        line: RAYLET_LINE.to_owned(),
+    }
+}
+
 #[test]
 fn rays_memory_monitor_is_named_where_the_engine_failed() {
     let line = "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on \
@@ -32,15 +45,6 @@ fn rays_memory_monitor_is_named_where_the_engine_failed() {
 #[test]
 fn the_log_of_a_raylet_names_rays_memory_monitor_for_a_worker_that_was_killed() {
     let ray = Killer::UserspaceOom { daemon: KillerDaemon::Ray };
-    let line = "Selected to kill: (Task: task name=RayWorkerWrapper, pid=3889, actual memory \
-                used=2.07GB, worker ID=00)";
-    let kill = |id, seconds| RayKill {
-        id,
-        server: SERVER,
-        comm: "ray::RayWorkerW".into(),
-        ended_at: Duration::from_secs(seconds),
-        line: line.to_owned(),
-    };
     let unknown = [relative(SERVER, "vllm"), relative(WORKER, "ray::RayWorkerW")];
     let signal = |signal| [relative(SERVER, "vllm"), ended(WORKER, "ray::RayWorkerW", 500, signal)];
     let (killed, terminated) = (signal(9), signal(15));
@@ -48,13 +52,13 @@ fn the_log_of_a_raylet_names_rays_memory_monitor_for_a_worker_that_was_killed() 
     let alone = [relative(SERVER, "vllm")];
     // On a node without the server, the worker is the head. Vanished within the family or before.
     let table: [(&[Relative], RayKill, bool); 7] = [
-        (&unknown, kill(WORKER, 500), true),
-        (&killed, kill(WORKER, 500), true),
-        (&alone, kill(WORKER, 400), true),
-        (&alone, kill(SERVER, 503), true),
-        (&terminated, kill(WORKER, 500), false),
-        (&left, kill(WORKER, 500), false),
-        (&unknown, kill(WORKER, 510), false),
+        (&unknown, ray_kill(WORKER, 500), true),
+        (&killed, ray_kill(WORKER, 500), true),
+        (&alone, ray_kill(WORKER, 400), true),
+        (&alone, ray_kill(SERVER, 503), true),
+        (&terminated, ray_kill(WORKER, 500), false),
+        (&left, ray_kill(WORKER, 500), false),
+        (&unknown, ray_kill(WORKER, 510), false),
     ];
     for (family, kill, is_ray) in table {
         let kills = [kill];
@@ -68,18 +72,71 @@ fn the_log_of_a_raylet_names_rays_memory_monitor_for_a_worker_that_was_killed() 
         let report = explain(&death, at(502));
         assert_eq!((report.killer == ray, report.is_failure), (is_ray, is_ray), "{report:#?}");
         if is_ray {
-            let proof = DeathProof::RayletLine { pid: kills[0].id.pid, line: line.to_owned() };
+            let proof =
+                DeathProof::RayletLine { pid: kills[0].id.pid, line: RAYLET_LINE.to_owned() };
             assert_eq!(report.proofs[0], proof);
             assert_eq!(report.cause.as_deref(), Some(Reason::RayMemoryMonitor.cause()));
             assert!(report.advice[0].contains("RAY_memory_usage_threshold"), "{:?}", report.advice);
         }
     }
-    let (kills, events) = ([kill(WORKER, 500)], oom_of_worker(101, 500));
+    let (kills, events) = ([ray_kill(WORKER, 500)], oom_of_worker(101, 500));
     let report = explain(&Circumstances { ray_kills: &kills, ..vllm(&killed, &events) }, at(502));
     assert_eq!(report.killer.name(), "kernel_oom", "the kernel's own event says more");
     let asked = AskedToEnd { signal: 15, sender: "systemctl".to_owned(), at: at(495).uptime };
     let death = Circumstances { asked: Some(asked), ray_kills: &kills, ..vllm(&killed, &[]) };
     assert!(!explain(&death, at(502)).is_failure, "it was asked to end");
+}
+
+/// Ray starts a killed worker again, or the engine goes on without it.
+#[test]
+fn an_engine_that_lived_on_after_a_kill_of_ray_and_was_asked_to_end_is_no_victim_of_it() {
+    let alone = [relative(SERVER, "vllm")];
+    let asked = AskedToEnd { signal: 15, sender: "docker".to_owned(), at: at(502).uptime };
+    let code = |code| ExitStatus::Code { code };
+    let signal = ExitStatus::Signal { signal: 15 };
+    // Whether it was asked to end, whether a supervisor runs it, and whether the older kill counts.
+    let table = [
+        (code(0), Some(asked.clone()), true, false),
+        (code(137), Some(asked), true, false),
+        (signal, None, false, false),
+        (code(130), None, false, false),
+        (code(0), None, false, false),
+        (code(0), None, true, true),
+        (signal, None, true, true),
+        (code(1), None, false, true),
+        (code(134), None, false, true),
+    ];
+    for (exit, asked, is_supervised, is_older_one) in table {
+        for (seconds, is_ray) in [(110, is_older_one), (480, true)] {
+            let kills = [ray_kill(WORKER, seconds)];
+            let death = Circumstances {
+                exit,
+                asked: asked.clone(),
+                is_supervised,
+                ray_kills: &kills,
+                ..vllm(&alone, &[])
+            };
+            let report = explain(&death, at(502));
+            assert_eq!(report.killer.name() == "userspace_oom", is_ray, "{report:#?}");
+            assert_eq!(
+                (report.is_failure, report.killed_workers.len()),
+                (is_ray, usize::from(is_ray))
+            );
+        }
+    }
+    let stops = [OwnStop {
+        is_for_start: true,
+        decision: None,
+        rule: None,
+        at: at(500),
+        processes: vec![SERVER],
+    }];
+    for (seconds, killed) in [(110, 0), (480, 1)] {
+        let kills = [ray_kill(WORKER, seconds)];
+        let death = Circumstances { own_stops: &stops, ray_kills: &kills, ..vllm(&alone, &[]) };
+        let report = explain(&death, at(502));
+        assert_eq!((report.killer.name(), report.killed_workers.len()), ("umawarden", killed));
+    }
 }
 
 #[test]
