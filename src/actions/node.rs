@@ -183,8 +183,9 @@ impl Executor for NodeExecutor {
         match self.change(&change) {
             Ok(effect) => Performed { result: OutcomeResult::Done, effect: Some(effect) },
             Err(error) => {
-                // A request without a response may still be carried out.
-                if self.own.remove(&act.id) {
+                // A request without a response may still be carried out, and a failed undo is
+                // repeated.
+                if self.own.remove(&act.id) || act.action.is_undo() {
                     let is_handover_over = self.leftovers.is_handover_over;
                     self.leftovers = Leftovers { is_handover_over, ..Leftovers::default() };
                 }
@@ -206,7 +207,9 @@ impl Executor for NodeExecutor {
     }
 
     fn end(&mut self) {
-        if self.hand_over() {
+        // The end of a program that has set nothing waits for no API server.
+        let may_hold = !self.own.is_empty() || self.is_unfinished();
+        if !may_hold || self.hand_over() {
             return;
         }
         if let Err(error) = self.change(&NodeChange::ReleaseAll) {
@@ -220,13 +223,19 @@ impl Executor for NodeExecutor {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
+    use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
     use crate::clients::kubernetes::scripted::{merge, serve};
-    use crate::model::{Taint, TaintEffect};
+    use crate::model::{
+        Decision, DecisionRecord, Grade, Mode, Moment, RuleId, Taint, TaintEffect, Target,
+        UndoReason,
+    };
 
     /// With conditions and events off, nothing else shows that there is a cluster.
     #[test]
@@ -243,6 +252,67 @@ mod tests {
             executor.begin();
             assert_eq!(*counted.lock().unwrap(), [is_success]);
         }
+    }
+
+    fn act(id: u64, action: Action) -> Act {
+        Act::of(DecisionRecord {
+            id: DecisionId(id),
+            at: Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH },
+            rule: RuleId { group: "g".into(), alert: "A".into() },
+            mode: Mode::Enforce,
+            decision: Decision::Act,
+            step: 0,
+            action,
+            target: Target::Node,
+            approved: None,
+            goes_ahead: None,
+            because: Vec::new(),
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn an_undo_that_fails_is_repeated_and_an_end_with_nothing_set_asks_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = Arc::new(Mutex::new(json!({"metadata": {}, "spec": {}})));
+        let is_away = Arc::new(AtomicBool::new(false));
+        let (served, fails) = (Arc::clone(&node), Arc::clone(&is_away));
+        let (access, requests) = serve(folder.path(), move |line, body| {
+            if fails.load(Ordering::SeqCst) {
+                return (500, json!({}));
+            }
+            let mut node = served.lock().unwrap();
+            if line.starts_with("PATCH") {
+                merge(&mut node, body);
+            }
+            (200, node.clone())
+        });
+        let is_tainted = || node.lock().unwrap()["spec"]["taints"].is_array();
+        let mut executor = NodeExecutor::new(access);
+        executor.begin();
+        let tend_until_finished = |executor: &mut NodeExecutor| {
+            for _ in 0..5 {
+                executor.tend();
+            }
+            assert!(!executor.is_unfinished());
+        };
+        tend_until_finished(&mut executor);
+        let taint = Taint { key: "a".to_owned(), value: None, effect: TaintEffect::NoSchedule };
+        let by = ChangeOwner::Decision(DecisionId(1));
+        executor.change(&NodeChange::Hold(NodeHold { by, taint: Some(taint) })).unwrap();
+        executor.own.insert(DecisionId(1));
+        is_away.store(true, Ordering::SeqCst);
+        let (decision, why) = (DecisionId(1), UndoReason::AlertEnded);
+        let undo = Action::Undo { decision, why, grade: Grade::Cordon };
+        let Performed { result, .. } = executor.execute(&act(2, undo));
+        assert!(matches!(result, OutcomeResult::Failed(_)), "{result:?}");
+        assert!(is_tainted() && executor.is_unfinished());
+        is_away.store(false, Ordering::SeqCst);
+        tend_until_finished(&mut executor);
+        assert!(!is_tainted());
+        requests.lock().unwrap().clear();
+        executor.end();
+        assert!(requests.lock().unwrap().is_empty());
     }
 
     /// What the chart makes, as far as it is read.
@@ -286,7 +356,7 @@ mod tests {
             requests.lock().unwrap().clear();
             first.end();
             assert_eq!(is_tainted(), is_followed);
-            // DaemonSet, node, change: an end has two seconds.
+            // DaemonSet, node, change: an end has ten seconds.
             assert_eq!(requests.lock().unwrap().len(), 3);
             let mut next = executor(false);
             next.begin();

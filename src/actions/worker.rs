@@ -33,12 +33,11 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(700);
 /// The time that the supervisor has to end after the grace.
 const SHUTDOWN_MARGIN: Duration = Duration::from_millis(200);
 
-/// The time that a shutdown waits for the undo of temporary changes and the resume of paused
-/// engines. Without these it waits for nothing.
+/// The time that a shutdown waits for the undo of temporary changes, the resume of paused engines,
+/// and the undo of taints and cordons, which go on at once. Without these it waits for nothing.
+/// `TimeoutStopSec=` of the unit and `terminationGracePeriodSeconds` of the chart are longer than
+/// the whole shutdown.
 const UNDOING_TAKES: Duration = Duration::from_secs(10);
-
-/// The time that a shutdown waits for the undo of taints and cordons.
-const LEAVING_CLUSTER_TAKES: Duration = Duration::from_secs(2);
 
 /// The interval of retries of unfinished work.
 const TENDED_EVERY: Duration = Duration::from_secs(10);
@@ -238,8 +237,8 @@ impl ActionWorker {
 
     /// Ends the worker within a second. A running action gets most of that to end, and is reported
     /// as timed out otherwise; queued acts are reported as not done. All outcomes have been sent at
-    /// the return. The undo of temporary changes may take longer; after a hanging action only the
-    /// next start can undo them.
+    /// the return. The undo of changes may take [`UNDOING_TAKES`] more; after a hanging action only
+    /// the next start can undo them.
     pub fn shutdown(self) {
         let now = || (self.clock)().uptime;
         let latest = now().saturating_add(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
@@ -261,12 +260,18 @@ impl ActionWorker {
         let is_any_paused = (self.end_pauses.0)();
         let hangs = ordinary.load.hanging.load(Ordering::Acquire) && !is_any_paused;
         let was_there = crews[0].is_some_and(|(_, was_there)| was_there);
+        let undone_by = now().saturating_add(UNDOING_TAKES);
         if was_there && !hangs && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err() {
             tracing::error!("not all temporary settings are back: the next start undoes them");
         }
-        if let Some(crew) = kubernetes {
-            // The API server may be away: then the next start undoes it, and has said so.
-            let _ = crew.undone.recv_timeout(LEAVING_CLUSTER_TAKES);
+        // The node has the record of what is set, also where its undo is carried out too late.
+        if let Some(crew) = kubernetes
+            && crew.undone.recv_timeout(undone_by.saturating_sub(now())).is_err()
+        {
+            tracing::warn!(
+                "a taint or a cordon may be left in the Kubernetes node, as the API server has not \
+                 answered within {UNDOING_TAKES:?}; the next start undoes it"
+            );
         }
     }
 }

@@ -99,8 +99,11 @@ const CURSOR_INTERVAL: Duration = Duration::from_secs(10);
 /// whose writer never stops must not delay the start for ever.
 const BACKLOG_TURNS: usize = 1024;
 
-/// The timeout of the shutdown. An action in progress gets most of it.
+/// The timeout of the shutdown, without the undo of changes. An action in progress gets most of it.
 const CLOSING_TAKES: Duration = Duration::from_millis(900);
+
+/// The time that the last writes have after an undo of changes that took longer.
+const LAST_WRITES_TAKE: Duration = Duration::from_millis(500);
 
 /// The state of the loop.
 struct Daemon {
@@ -533,10 +536,10 @@ impl Daemon {
         self.journal.record(&JournalEntry::Note(Note { at, text }));
     }
 
-    /// Ends everything within [`CLOSING_TAKES`]; hanging threads are abandoned.
+    /// Ends everything within [`CLOSING_TAKES`], or shortly after changes are undone; hanging
+    /// threads are abandoned.
     fn close(mut self) {
         let began = clock::uptime();
-        let left = || CLOSING_TAKES.saturating_sub(clock::uptime().saturating_sub(began));
         self.service.stopping();
         self.take_last_posts();
         self.evicting.stop("the program ends");
@@ -545,6 +548,9 @@ impl Daemon {
         self.alive.note_end(clock::uptime(), &self.journal);
         self.write_down_kernel_log(clock::uptime(), Vec::new());
         self.worker.shutdown();
+        let latest = clock::uptime().saturating_add(LAST_WRITES_TAKE);
+        let latest = latest.max(began.saturating_add(CLOSING_TAKES));
+        let left = || latest.saturating_sub(clock::uptime());
         while let Ok(outcome) = self.outcomes.try_recv() {
             self.journal.record(&JournalEntry::Outcome(outcome.clone()));
             otlp::record_outcome(&self.otlp, &outcome);

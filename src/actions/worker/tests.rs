@@ -252,6 +252,54 @@ fn a_shutdown_reports_hanging_and_waiting_actions() {
     assert_eq!(outcomes[1].result, OutcomeResult::TimedOut);
 }
 
+/// An API server that responds slowly to the undo at the end.
+struct SlowEnd(Arc<AtomicBool>);
+
+impl Executor for SlowEnd {
+    fn execute(&mut self, _: &Act) -> Performed {
+        OutcomeResult::Done.into()
+    }
+
+    fn end(&mut self) {
+        thread::sleep(Duration::from_secs(3));
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_shutdown_waits_for_a_slow_undo_of_taints() {
+    let is_undone = Arc::new(AtomicBool::new(false));
+    let worker = ActionWorker::start(WorkerSetup {
+        ordinary: lane(Noting::default(), |_| Ok(())),
+        brake: lane(Noting::default(), |_| Ok(())),
+        reboot: lane(Noting::default(), |_| Ok(())),
+        kubernetes: Some(lane(SlowEnd(Arc::clone(&is_undone)), |_| Ok(()))),
+        start: lane(Noting::default(), |_| Ok(())),
+        outcomes: channel().0,
+        wake: Box::new(|| {}),
+        clock: now,
+        time_limit: PATIENCE,
+        end_pauses: Box::new(|| false),
+    })
+    .unwrap();
+    worker.shutdown();
+    assert!(is_undone.load(Ordering::SeqCst));
+}
+
+/// What follows the worker's end in a shutdown takes less than two seconds.
+#[test]
+fn systemd_and_the_kubelet_wait_longer_than_a_shutdown_takes() {
+    let takes = SHUTDOWN_GRACE + SHUTDOWN_MARGIN + UNDOING_TAKES + Duration::from_secs(2);
+    let unit = include_str!("../../../packaging/systemd/umawarden.service");
+    let stop =
+        unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")?.strip_suffix('s'));
+    assert!(Duration::from_secs(stop.unwrap().parse().unwrap()) > takes);
+    let schema = include_str!("../../../packaging/kubernetes/chart/umawarden/values.schema.json");
+    let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
+    let least = &schema["properties"]["terminationGracePeriodSeconds"]["minimum"];
+    assert!(Duration::from_secs(least.as_u64().unwrap()) > takes);
+}
+
 #[test]
 fn a_shutdown_waits_for_a_running_action() {
     let bench = bench(PATIENCE, |_| Ok(()));
