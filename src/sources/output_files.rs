@@ -43,6 +43,17 @@ struct Output {
     from: u64,
 }
 
+/// The end of a file, without lines that were there before it was opened.
+#[derive(Debug)]
+pub struct Tail {
+    /// Where it begins in the file, in bytes.
+    pub at: u64,
+    /// The length of the file, in bytes.
+    pub length: u64,
+    /// The end, from the beginning of a line.
+    pub text: Vec<u8>,
+}
+
 impl OutputFiles {
     /// Opens the regular files among the standard output and error in a folder of descriptors,
     /// `/proc/PID/fd`.
@@ -89,7 +100,23 @@ impl OutputFiles {
     /// # Errors
     /// One cannot be read.
     pub fn ends(&self) -> io::Result<Vec<Vec<u8>>> {
-        self.0.iter().map(Output::end).collect()
+        self.0.iter().map(|output| Ok(output.tail()?.text)).collect()
+    }
+
+    /// The same, with places in the files.
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub fn tails(&self) -> io::Result<Vec<Tail>> {
+        self.0.iter().map(Output::tail).collect()
+    }
+
+    /// The length of each, in bytes, in the order of the tails.
+    ///
+    /// # Errors
+    /// One cannot be inspected.
+    pub fn lengths(&self) -> io::Result<Vec<u64>> {
+        self.0.iter().map(|output| Ok(output.file.metadata()?.len())).collect()
     }
 }
 
@@ -118,7 +145,7 @@ pub fn last_lines(outputs: io::Result<Vec<Vec<u8>>>) -> WorkloadLog {
 
 impl Output {
     /// Its end, without the lines that were there before.
-    fn end(&self) -> io::Result<Vec<u8>> {
+    fn tail(&self) -> io::Result<Tail> {
         let length = self.file.metadata()?.len();
         // One that has become shorter was begun anew.
         let from = if length < self.from { 0 } else { self.from };
@@ -132,11 +159,13 @@ impl Output {
             }
         }
         text.truncate(read);
+        let mut at = start;
         if start > from {
             let line = text.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
             text.drain(..line);
+            at += line as u64;
         }
-        Ok(text)
+        Ok(Tail { at, length, text })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::model::{EngineProcess, EngineSeen, ProcessId, RayKill};
 use crate::parse::process::{Stat, own_pid, printable, stat, user_id};
 use crate::parse::ray::{is_raylet_log, memory_kills};
 use crate::sources::bounded::{BoundedReads, read_file};
-use crate::sources::output_files::OutputFiles;
+use crate::sources::output_files::{OutputFiles, Tail};
 
 /// Raylets whose logs are open. A node has one for each cluster that it is part of.
 const MAX_RAYLETS: usize = 8;
@@ -40,6 +40,9 @@ struct Worker {
     comm: Arc<str>,
     /// Its pid in the PID namespace of its raylet.
     own_pid: u32,
+    /// The lengths of its raylet's logs when it was found. Earlier lines may be of a process that
+    /// had its pid before. Their times do not help: they lack the time zone.
+    logged_before: Vec<u64>,
     /// The first scan without it, on the uptime clock.
     ended_at: Option<Duration>,
 }
@@ -55,8 +58,22 @@ struct Log {
 /// A line of a log, and the workers that it names.
 #[derive(Debug)]
 struct KillLine {
+    /// The number of the file among those of the raylet, and its length.
+    file: usize,
+    length: u64,
+    /// Where the line begins in the file, in bytes.
+    at: u64,
     pids: Vec<u32>,
     text: String,
+}
+
+impl KillLine {
+    /// Whether the line was logged since the files had these lengths. A shorter file was begun
+    /// anew.
+    fn is_since(&self, lengths: &[u64]) -> bool {
+        let from = lengths.get(self.file).copied().unwrap_or(0);
+        self.at >= from || self.length < from
+    }
 }
 
 /// The logs of the raylets that have started workers of engines.
@@ -141,8 +158,17 @@ impl Raylets {
             return None;
         }
         self.open(raylet, user);
+        let logged_before = self.log_lengths(raylet)?;
         let own_pid = own_pid(&status).unwrap_or(process.id.pid);
-        Some(Worker { raylet, server, comm: Arc::clone(&process.comm), own_pid, ended_at: None })
+        let comm = Arc::clone(&process.comm);
+        Some(Worker { raylet, server, comm, own_pid, logged_before, ended_at: None })
+    }
+
+    /// `None` if the file system of a log does not respond.
+    fn log_lengths(&mut self, raylet: ProcessId) -> Option<Vec<u64>> {
+        let Some(log) = self.logs.get(&raylet) else { return Some(Vec::new()) };
+        let files = Arc::clone(&log.files);
+        self.bounded.read(raylet, move || files.lengths())?.ok()
     }
 
     fn stat(&self, pid: u32) -> Option<Stat> {
@@ -176,8 +202,12 @@ impl Raylets {
             let log = self.logs.get(&raylet);
             let Some(files) = log.map(|log| Arc::clone(&log.files)) else { continue };
             // The file system of the log may hang.
-            let Some(Ok(texts)) = self.bounded.read(raylet, move || files.ends()) else { continue };
-            let lines: Vec<KillLine> = texts.iter().flat_map(|text| kill_lines(text)).collect();
+            let Some(Ok(tails)) = self.bounded.read(raylet, move || files.tails()) else {
+                continue;
+            };
+            let tails = tails.iter().enumerate();
+            let lines: Vec<KillLine> =
+                tails.flat_map(|(file, tail)| kill_lines(file, tail)).collect();
             self.explain(raylet, &lines);
         }
     }
@@ -189,7 +219,9 @@ impl Raylets {
                 continue;
             };
             let Some(ended_at) = worker.ended_at else { continue };
-            let names_it = |line: &&KillLine| line.pids.contains(&worker.own_pid);
+            let names_it = |line: &&KillLine| {
+                line.pids.contains(&worker.own_pid) && line.is_since(&worker.logged_before)
+            };
             let Some(line) = lines.iter().find(names_it) else { continue };
             if self.unreported.len() < MAX_UNREPORTED {
                 self.unreported.push(RayKill {
@@ -207,11 +239,19 @@ impl Raylets {
 }
 
 /// The lines of a log that name killed workers.
-fn kill_lines(text: &[u8]) -> Vec<KillLine> {
-    let text = String::from_utf8_lossy(text);
-    let lines = text.lines().map(|line| (memory_kills(line), line));
-    let kills = lines.filter(|(pids, _)| !pids.is_empty());
-    kills.map(|(pids, line)| KillLine { pids, text: line.to_owned() }).collect()
+fn kill_lines(file: usize, tail: &Tail) -> Vec<KillLine> {
+    let mut at = tail.at;
+    let mut kills = Vec::new();
+    for bytes in tail.text.split_inclusive(|byte| *byte == b'\n') {
+        let line = String::from_utf8_lossy(bytes);
+        let line = line.trim_end_matches(['\r', '\n']);
+        let pids = memory_kills(line);
+        if !pids.is_empty() {
+            kills.push(KillLine { file, length: tail.length, at, pids, text: line.to_owned() });
+        }
+        at += bytes.len() as u64;
+    }
+    kills
 }
 
 #[cfg(test)]
@@ -348,6 +388,37 @@ mod tests {
         }
         world.log("logs/raylet.out", &killed(531, "x"));
         assert_eq!(world.scan(&[SERVER]), []);
+    }
+
+    #[test]
+    fn a_line_about_an_earlier_process_with_the_pid_of_a_worker_does_not_explain_its_end() {
+        let mut world = World::new("raylet", 1000);
+        world.scan(&[SERVER, WORKER]);
+        world.log("logs/raylet.out", &killed(531, "x"));
+        world.end(WORKER);
+        assert_eq!(world.scan(&[SERVER]).len(), 1);
+        let next = ProcessId { start_ticks: WORKER.start_ticks + 100, ..WORKER };
+        write(world.folder.path(), next.pid, "ray::RayWorkerP", 1000, "31 531");
+        world.scan(&[SERVER, next]);
+        world.end(next);
+        assert_eq!(world.scan(&[SERVER]), []);
+        // Bytes that are no text do not shift the places of lines.
+        let path = world.folder.path().join("logs/raylet.out");
+        let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
+        file.write_all(b"\xff\xfe\r\n").unwrap();
+        world.log("logs/raylet.out", &killed(531, "x"));
+        let kills: Vec<_> = world.scan(&[SERVER]).iter().map(|kill| kill.id).collect();
+        assert_eq!(kills, [next]);
+    }
+
+    #[test]
+    fn a_log_that_was_begun_anew_counts_from_its_beginning() {
+        let mut world = World::new("raylet", 1000);
+        world.scan(&[SERVER, WORKER]);
+        fs::write(world.folder.path().join("logs/raylet.out"), "").unwrap();
+        world.end(WORKER);
+        world.log("logs/raylet.out", &killed(531, ""));
+        assert_eq!(world.scan(&[SERVER]).len(), 1);
     }
 
     #[test]
