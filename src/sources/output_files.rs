@@ -77,10 +77,7 @@ impl OutputFiles {
             if found.len() >= MAX_FILES {
                 break;
             }
-            let Ok(file) = open_regular(&path) else { continue };
-            if !has_opened(&path, &file) {
-                continue;
-            }
+            let Some(file) = open_output(&path) else { continue };
             let Ok(about) = file.metadata() else { continue };
             let id = (about.dev(), about.ino());
             if found.iter().all(|(known, _)| *known != id) {
@@ -118,6 +115,13 @@ impl OutputFiles {
     pub fn lengths(&self) -> io::Result<Vec<u64>> {
         self.0.iter().map(|output| Ok(output.file.metadata()?.len())).collect()
     }
+}
+
+/// Opens the regular file behind a descriptor of a process, `/proc/PID/fd/N`, to read. `None`: it
+/// is none, or cannot be read, or the process only names it.
+pub fn open_output(path: &Path) -> Option<File> {
+    let file = open_regular(path).ok()?;
+    has_opened(path, &file).then_some(file)
 }
 
 /// Whether the descriptor of that path, `/proc/PID/fd/N`, is still of that file, and more than its

@@ -88,7 +88,20 @@ const LAYERS: &[(&str, &[&str], bool)] = &[
         ],
         false,
     ),
-    ("actions", &["model", "parse", "engines", "clients", "supervisors", "sys", "files"], false),
+    (
+        "actions",
+        &[
+            "model",
+            "parse",
+            "engines",
+            "clients",
+            "supervisors",
+            "sources::output_files",
+            "sys",
+            "files",
+        ],
+        false,
+    ),
     ("traces", &["model"], true),
     ("otlp", &["model", "policy::status", "clients::collector", "clients::http", "traces"], false),
     (

@@ -1,6 +1,6 @@
 //! The log lines of an engine while its caches are emptied, if its log is a file.
 
-use std::fs;
+use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::engines::sglang::FREED;
 use crate::files::{is_log_of, open_regular};
 use crate::model::EngineTarget;
+use crate::sources::output_files::open_output;
 
 /// The size limit of the read part, in bytes.
 const MOST_BYTES: u64 = 256 << 10;
@@ -17,12 +18,11 @@ const MOST_BYTES: u64 = 256 << 10;
 /// The time limit of a read: a local file takes milliseconds.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
-/// The log of an engine, from its end at the begin of the act.
+/// The log of an engine, from its end at the begin of the act. It is opened then: neither a rename
+/// nor another file of its name changes what is read.
 #[derive(Debug)]
 pub(super) struct EngineLog {
-    path: PathBuf,
-    /// The user whose file it must be.
-    user: Option<u32>,
+    file: File,
     ended_at: u64,
 }
 
@@ -32,23 +32,24 @@ impl EngineLog {
         let runtime = engine.runtime.as_ref();
         let of_container = runtime
             .and_then(|runtime| Some((PathBuf::from(&**runtime.log.as_ref()?), runtime.user)));
-        let files = [(folder.join("2"), None), (folder.join("1"), None)];
-        let files = files.into_iter().chain(of_container);
         within_limit(move || {
-            let mut files = files.filter_map(|(path, user)| {
-                let found = fs::metadata(&path).ok().filter(|found| is_log_of(found, user))?;
-                Some(Self { path, user, ended_at: found.len() })
-            });
-            files.next()
+            let of_process = ["2", "1"].iter().find_map(|number| open_output(&folder.join(number)));
+            let of_container = || {
+                let (path, user) = of_container?;
+                let file = open_regular(&path).ok()?;
+                is_log_of(&file.metadata().ok()?, user).then_some(file)
+            };
+            let file = of_process.or_else(of_container)?;
+            let ended_at = file.metadata().ok()?.len();
+            Some(Self { file, ended_at })
         })
     }
 
     /// The freed memory that the log reports, in words.
     pub(super) fn freed(self) -> Option<String> {
         within_limit(move || {
-            let mut file = open_regular(&self.path).ok()?;
-            file.metadata().ok().filter(|found| is_log_of(found, self.user))?;
-            file.seek(SeekFrom::Start(self.ended_at)).ok()?;
+            let Self { mut file, ended_at } = self;
+            file.seek(SeekFrom::Start(ended_at)).ok()?;
             let mut text = Vec::new();
             file.take(MOST_BYTES).read_to_end(&mut text).ok()?;
             freed(&String::from_utf8_lossy(&text))
@@ -83,7 +84,38 @@ fn freed(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::io::Write as _;
+    use std::os::unix::fs::symlink;
+
     use super::*;
+    use crate::model::ProcessId;
+
+    const FREED_LINE: &str = "[continue_generation] torch.cuda.empty_cache() called: reserved \
+                              8.0 MB -> 4.0 MB (freed 4.0 MB)\n";
+
+    #[test]
+    fn a_log_is_read_from_its_end_and_not_where_the_engine_only_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = |name: &str| folder.path().join(name);
+        for name in ["7/fd", "7/fdinfo"] {
+            fs::create_dir_all(below(name)).unwrap();
+        }
+        let server = ProcessId { pid: 7, start_ticks: 1 };
+        let engine = EngineTarget { processes: vec![server], ..EngineTarget::default() };
+        symlink(below("log"), below("7/fd/2")).unwrap();
+        // With O_APPEND and O_WRONLY; with O_PATH.
+        for (flags, is_read) in [("0102001", true), ("010000000", false)] {
+            fs::write(below("log"), FREED_LINE).unwrap();
+            fs::write(below("7/fdinfo/2"), format!("pos:\t0\nflags:\t{flags}\n")).unwrap();
+            let log = EngineLog::open(folder.path(), &engine);
+            assert_eq!(log.is_some(), is_read, "{flags}");
+            let mut file = fs::OpenOptions::new().append(true).open(below("log")).unwrap();
+            file.write_all(FREED_LINE.as_bytes()).unwrap();
+            let freed = log.and_then(EngineLog::freed);
+            assert_eq!(freed.as_deref(), is_read.then_some("freed 4.0 MB"), "once");
+        }
+    }
 
     #[test]
     fn a_hanging_file_is_abandoned() {
