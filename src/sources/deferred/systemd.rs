@@ -22,6 +22,12 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The same without deferred restarts.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// The longest of systemd's words, in bytes.
+const MAX_WORD_BYTES: usize = 32;
+
+/// Where a property should have a word and has other text.
+const NO_WORD: &str = "invalid";
+
 /// The state of a unit between queries.
 #[derive(Clone, Debug, Default)]
 struct Tracked {
@@ -243,7 +249,7 @@ impl SystemdWatch {
         properties: &Properties,
     ) -> DeferredRestart {
         let known = self.known.entry(Arc::clone(name)).or_default();
-        let property = |key: &str| properties.get(key).and_then(text).unwrap_or_default();
+        let property = |key: &str| word(properties, key);
         let mut state = state(properties);
         match &mut state {
             WorkloadState::Running { .. } => {
@@ -303,9 +309,19 @@ fn requested(known: &Tracked, properties: &Properties) -> OnRequest {
     }
 }
 
+/// A property that is one of systemd's words, such as `auto-restart`; empty if there is none. A
+/// user may have replaced the program at the socket: any other text would be in messages and
+/// reports.
+fn word(properties: &Properties, key: &str) -> String {
+    let Some(text) = properties.get(key).and_then(text) else { return String::new() };
+    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let is_word = text.len() <= MAX_WORD_BYTES && text.bytes().all(is_usual);
+    if is_word { text } else { NO_WORD.to_owned() }
+}
+
 /// The state for systemd's properties.
 pub(crate) fn state(properties: &Properties) -> WorkloadState {
-    let property = |key: &str| properties.get(key).and_then(text).unwrap_or_default();
+    let property = |key: &str| word(properties, key);
     let time = |key: &str| properties.get(key).and_then(number).unwrap_or(0);
     let running = |health| WorkloadState::Running {
         mark: time("InactiveExitTimestamp").to_string().into(),
@@ -331,7 +347,7 @@ pub(crate) fn state(properties: &Properties) -> WorkloadState {
 
 /// The end of a life; `began` and `ended` are in microseconds since 1970.
 pub(super) fn end(properties: &Properties, (began, ended): (u64, u64)) -> WorkloadEnd {
-    let property = |key: &str| properties.get(key).and_then(text).unwrap_or_default();
+    let property = |key: &str| word(properties, key);
     let value = |key: &str| properties.get(key).and_then(number);
     let utc = i64::try_from(ended).ok().and_then(|usec| Timestamp::from_microsecond(usec).ok());
     let status = value("ExecMainStatus").and_then(|status| i32::try_from(status).ok());
@@ -339,7 +355,7 @@ pub(super) fn end(properties: &Properties, (began, ended): (u64, u64)) -> Worklo
     let exit_code = match value("ExecMainCode") {
         // CLD_EXITED; CLD_KILLED and CLD_DUMPED.
         Some(1) => status,
-        Some(2 | 3) => status.map(|signal| 128 + signal),
+        Some(2 | 3) => status.and_then(|signal| signal.checked_add(128)),
         _ => None,
     };
     WorkloadEnd {

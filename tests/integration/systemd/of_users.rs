@@ -98,3 +98,22 @@ fn the_systemd_of_another_user_is_neither_queried_nor_started() {
 fn is_about(error: Option<&str>, text: &str) -> bool {
     error.is_some_and(|error| error.contains(text))
 }
+
+/// A user may have replaced the program at the socket.
+#[test]
+fn texts_and_numbers_that_no_systemd_has_do_no_harm() {
+    let world = world(own());
+    world.runs();
+    world.fake.set(|unit| {
+        (unit.active, unit.result, unit.main) = ("failed", "\u{1b}[2J\nforged", (2, i32::MAX));
+        (unit.restart, unit.ended) = ("no\nforged", usec(31));
+    });
+    let seen = world.ended();
+    let WorkloadState::Ended(end) = &seen.state else { panic!() };
+    assert_eq!((end.exit_code, end.error.as_deref()), (None, Some("systemd says invalid")));
+    let obstacle = seen.obstacle.unwrap();
+    assert!(obstacle.contains("(Restart=invalid)"), "{obstacle}");
+    // The watch goes on.
+    world.fake.set(|unit| (unit.active, unit.began) = ("active", usec(600)));
+    world.runs();
+}
