@@ -10,10 +10,12 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open, openat};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader, copy};
 use tokio::net::UnixStream;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::model::EngineUser;
 
@@ -24,6 +26,11 @@ pub(super) const PRIVATE_SOCKET: [&str; 2] = ["systemd", "private"];
 /// about 10 KiB.
 const MOST_BYTES: usize = 256 << 10;
 const MOST_LINE_BYTES: usize = 1 << 10;
+
+/// What is passed on of one user in a second, about. One thread serves the systemds of all users. A
+/// login causes some hundred signals, and a query of a unit three responses of 10 KiB.
+const MESSAGES_A_SECOND: usize = 500;
+const BYTES_A_SECOND: usize = 4 << 20;
 
 /// The part of a message that all have: its byte order, type, flags, version, the length of its
 /// body, its number, and the length of its header fields (D-Bus specification, "Message Format").
@@ -135,13 +142,44 @@ async fn relay(server: UnixStream, client: UnixStream) {
     }
 }
 
+/// Bounds what is passed on of one user. More waits, and with it the responses to that user's
+/// queries, which then miss their deadlines.
+struct Pace {
+    seconds: Interval,
+    messages: usize,
+    bytes: usize,
+}
+
+impl Pace {
+    fn new() -> Self {
+        let mut seconds = interval(Duration::from_secs(1));
+        // What a quiet connection has not used is not left for later.
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { seconds, messages: 0, bytes: 0 }
+    }
+
+    async fn wait(&mut self) {
+        if self.messages >= MESSAGES_A_SECOND || self.bytes >= BYTES_A_SECOND {
+            self.seconds.tick().await;
+            (self.messages, self.bytes) = (0, 0);
+        }
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.messages += 1;
+        self.bytes += bytes;
+    }
+}
+
 /// Passes on what systemd sends, until the end or the first message that is too long.
 async fn pass_on(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<()> {
     let mut message = Vec::new();
+    let mut pace = Pace::new();
     loop {
+        pace.wait().await;
         message.clear();
         let first = from.read_u8().await?;
         message.push(first);
@@ -150,6 +188,7 @@ async fn pass_on(
             b'l' | b'B' => read_message(from, &mut message).await?,
             _ => read_line(from, &mut message).await?,
         }
+        pace.count(message.len());
         to.write_all(&message).await?;
     }
 }
@@ -233,6 +272,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use proptest::prelude::*;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -246,8 +286,12 @@ mod tests {
         \x07\x01s\0\x18\0\0\0:1.000000000000000000000\0\0\0\0\0\0\0\0\
         \x08\x01g\0\x01o\0\0,\0\0\0/org/freedesktop/systemd1/unit/eng_2eservice\0";
 
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+    }
+
     fn passed(mut sent: &[u8]) -> (Vec<u8>, io::ErrorKind) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = runtime();
         let mut passed = Vec::new();
         let end = runtime.block_on(pass_on(&mut sent, &mut passed)).unwrap_err();
         (passed, end.kind())
@@ -267,6 +311,18 @@ mod tests {
         long[BODY_LENGTH_AT..BODY_LENGTH_AT + 4].copy_from_slice(&(1_u32 << 20).to_le_bytes());
         assert_eq!(passed(&long), (Vec::new(), io::ErrorKind::InvalidData));
         assert_eq!(passed(&[b'O'; 4096]), (Vec::new(), io::ErrorKind::InvalidData));
+    }
+
+    #[test]
+    fn a_flood_of_messages_is_passed_on_slowly() {
+        let flood = LOADED.repeat(4 * MESSAGES_A_SECOND);
+        let (mut sent, mut passed) = (flood.as_slice(), Vec::new());
+        let end = runtime().block_on(async {
+            timeout(Duration::from_millis(500), pass_on(&mut sent, &mut passed)).await
+        });
+        assert!(end.is_err(), "{end:?}");
+        let messages = passed.len() / LOADED.len();
+        assert!((MESSAGES_A_SECOND..=2 * MESSAGES_A_SECOND).contains(&messages), "{messages}");
     }
 
     /// A folder as of that user, with a socket; and who owns it.

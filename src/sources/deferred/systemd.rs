@@ -2,6 +2,7 @@
 //! engines. Only if the configuration names a unit, or an engine runs in one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,10 @@ use crate::supervisors::systemd::{Bus, Jobs, Properties, Systemd, SystemdJob, nu
 const EVERY: Duration = Duration::from_secs(1);
 /// The same without deferred restarts.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// The least time between two reports about a user's systemd. A report after each of its signals
+/// would fill the queue, and those of others would be dropped.
+const OF_USER_EVERY: Duration = Duration::from_millis(500);
 
 /// The longest of systemd's words, in bytes.
 const MAX_WORD_BYTES: usize = 32;
@@ -186,13 +191,36 @@ impl SystemdWatch {
             if is_idle && others.is_empty() && !was_ended {
                 return Err("no units or services".to_owned());
             }
+            let paused = self.pause(&systemd, &mut jobs, &mut services).await?;
+            let every = if is_idle { IDLE } else { EVERY };
             tokio::select! {
                 job = jobs.next() => self.take_job(&systemd, job, &mut services).await?,
                 changed = services.change() => changed?,
                 changed = self.has_changed() => if changed.is_err() {
                     return Ok(());
                 },
-                () = sleep(if is_idle { IDLE } else { EVERY }) => {}
+                () = sleep(every.saturating_sub(paused)) => {}
+            }
+        }
+    }
+
+    /// After a report about a user's systemd, only takes its jobs for a while. Returns the time.
+    async fn pause(
+        &mut self,
+        systemd: &Systemd,
+        jobs: &mut Jobs,
+        services: &mut Services,
+    ) -> Result<Duration, String> {
+        if self.supervisor.user().is_none() {
+            return Ok(Duration::ZERO);
+        }
+        let mut over = pin!(sleep(OF_USER_EVERY));
+        loop {
+            tokio::select! {
+                // A flood of jobs does not prolong it.
+                biased;
+                () = &mut over => return Ok(OF_USER_EVERY),
+                job = jobs.next() => self.take_job(systemd, job, services).await?,
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Units of a user's own systemd. The user is that of the test.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use umawarden::model::{
-    DeferredRestart, EngineUser, OnRequest, OutcomeResult, RestartLimits, RestartMatch, StartNeed,
-    Supervisor, Workload, WorkloadState,
+    DeferredRestart, EngineUser, Observation, OnRequest, OutcomeResult, RestartLimits,
+    RestartMatch, StartNeed, Supervisor, Workload, WorkloadState,
 };
 
 use super::{UNIT, World, declared, requested, usec};
@@ -93,6 +94,28 @@ fn the_systemd_of_another_user_is_neither_queried_nor_started() {
     let OutcomeResult::Failed(why) = world.start(&seen, "1") else { panic!("it was started") };
     assert!(why.contains(&expected), "{why}");
     assert_eq!(world.fake.calls.lock().unwrap().len(), 0);
+}
+
+/// All supervisors share the queue of reports.
+#[test]
+fn a_flood_of_signals_of_a_user_causes_few_reports() {
+    let world = world(own());
+    world.runs();
+    let mut reports = 0;
+    for _ in 0..200 {
+        world.fake.takes_on("start");
+        std::thread::sleep(Duration::from_millis(10));
+        let mut seen = Vec::new();
+        world.watch.take(&mut seen);
+        reports += seen.iter().filter(|seen| is_of_user(seen)).count();
+    }
+    // A signal takes longer to send on a busy machine.
+    assert!((2..50).contains(&reports), "{reports}");
+}
+
+fn is_of_user(seen: &Observation) -> bool {
+    let Observation::Restarts(readings) = seen else { return false };
+    readings.supervisor == Supervisor::SystemdOfUser(own())
 }
 
 fn is_about(error: Option<&str>, text: &str) -> bool {
