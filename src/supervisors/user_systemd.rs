@@ -217,6 +217,13 @@ async fn read_message(
     Ok(())
 }
 
+/// Makes a message what is passed on of it, and returns the size that its head has.
+#[cfg(feature = "fuzzing")]
+pub fn passed_on(message: &mut [u8]) -> Option<usize> {
+    rename_sender(message);
+    size(message)
+}
+
 /// A number in a message.
 fn number(message: &[u8], at: usize) -> Option<usize> {
     let bytes = message.get(at..at.checked_add(4)?)?.try_into().ok()?;
