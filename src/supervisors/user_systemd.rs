@@ -5,16 +5,19 @@
 //! connection whose messages have another sender than a unique name. So all messages pass through
 //! here, which also bounds their size: a user may have replaced the program at the socket.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open, openat};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader, copy};
 use tokio::net::UnixStream;
+use tokio::task::spawn_blocking;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::model::EngineUser;
@@ -31,6 +34,12 @@ const MOST_LINE_BYTES: usize = 1 << 10;
 /// login causes some hundred signals, and a query of a unit three responses of 10 KiB.
 const MESSAGES_A_SECOND: usize = 500;
 const BYTES_A_SECOND: usize = 4 << 20;
+
+/// Attempts to open the socket of a user that may hang: of the watch and of a start.
+const MAX_OPENING: usize = 2;
+
+/// The attempts that go on, by user.
+static OPENING: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
 
 /// The part of a message that all have: its byte order, type, flags, version, the length of its
 /// body, its number, and the length of its header fields (D-Bus specification, "Message Format").
@@ -107,6 +116,48 @@ fn open_socket(user: u32, folder: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// An attempt to open the socket of a user, until it ends.
+struct Opening(u32);
+
+impl Opening {
+    fn begin(user: u32) -> io::Result<Self> {
+        let mut all = opening();
+        let attempts = all.entry(user).or_default();
+        if *attempts >= MAX_OPENING {
+            return Err(io::Error::other("the file system of its folder does not respond"));
+        }
+        *attempts += 1;
+        Ok(Self(user))
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let mut all = opening();
+        let left = all.remove(&self.0).and_then(|attempts| attempts.checked_sub(1));
+        if let Some(left @ 1..) = left {
+            all.insert(self.0, left);
+        }
+    }
+}
+
+fn opening() -> MutexGuard<'static, BTreeMap<u32, usize>> {
+    OPENING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens the socket on another thread: a user may have a file system of their own over the folder
+/// (FUSE), which never responds, and one thread serves the systemds of all users.
+async fn open_apart(user: u32, folder: &Path) -> io::Result<OwnedFd> {
+    let opening = Opening::begin(user)?;
+    let folder = folder.to_owned();
+    let opened = spawn_blocking(move || {
+        let socket = open_socket(user, &folder);
+        drop(opening);
+        socket
+    });
+    opened.await.map_err(io::Error::other)?
+}
+
 fn verify(file: &OwnedFd, user: u32, kind: FileType) -> io::Result<()> {
     let found = fstat(file)?;
     if FileType::from_raw_mode(found.st_mode) != kind {
@@ -123,7 +174,7 @@ fn of_that_user(found: u32, user: u32) -> io::Result<()> {
 /// Does not block where the queue of the socket is full. The kernel reports the user of the process
 /// that listens (SO_PEERCRED, unix(7)).
 async fn connect_to_socket(user: u32, folder: &Path) -> io::Result<UnixStream> {
-    let socket = open_socket(user, folder)?;
+    let socket = open_apart(user, folder).await?;
     // connect(2) takes a path alone.
     let stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
     of_that_user(stream.peer_cred()?.uid(), user)?;
@@ -361,6 +412,17 @@ mod tests {
         symlink("../moved/private", path(user).join("systemd/private")).unwrap();
         let why = find(folders.path(), user).unwrap_err().to_string();
         assert_eq!(why, "it is no socket");
+    }
+
+    #[test]
+    fn a_user_whose_folder_hangs_blocks_few_threads_and_no_other_user() {
+        let user = u32::MAX - 7;
+        let attempts = [(); MAX_OPENING].map(|()| Opening::begin(user).unwrap());
+        assert!(Opening::begin(user).is_err());
+        assert!(Opening::begin(user - 1).is_ok());
+        drop(attempts);
+        assert!(Opening::begin(user).is_ok());
+        assert!(!opening().contains_key(&user), "nothing is kept of a user");
     }
 
     #[test]
