@@ -161,7 +161,7 @@ pub struct FitNode {
 /// Whether it fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FitVerdict {
+pub enum FitResult {
     /// At the upper end of every range.
     Fits,
     /// At the lower end, but not at the upper end of every range.
@@ -172,7 +172,7 @@ pub enum FitVerdict {
     Unknown,
 }
 
-/// Why the verdict is not [`FitVerdict::Fits`].
+/// Why the result is not [`FitResult::Fits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -242,8 +242,8 @@ pub struct NodeFit {
 pub struct Fit {
     /// Whether it fits or is tight on each node.
     pub fits: bool,
-    /// The verdict for all nodes.
-    pub verdict: FitVerdict,
+    /// The result for all nodes.
+    pub result: FitResult,
     /// Why it is not better.
     pub causes: Vec<Cause>,
     /// Whether it would fit with a utilization of its own for each node.
@@ -318,10 +318,10 @@ pub fn fit(
     } else {
         ShareBounds { ceiling, safe: vllm_safe, least: vllm_least, possible: vllm_least_possible }
     };
-    let (verdict, causes) = verdict(model, engine, &needs, &each, &ends);
+    let (result, causes) = overall_result(model, engine, &needs, &each, &ends);
     Some(Fit {
-        fits: matches!(verdict, FitVerdict::Fits | FitVerdict::Tight),
-        verdict,
+        fits: matches!(result, FitResult::Fits | FitResult::Tight),
+        result,
         causes,
         fits_at_own_utilizations,
         weakest: Arc::clone(&weakest.node),
@@ -365,20 +365,20 @@ struct ShareBounds {
     possible: f64,
 }
 
-/// The verdict, and why it is not better.
-fn verdict(
+/// The result, and why it is not better.
+fn overall_result(
     model: &Model,
     engine: &FitEngine,
     needs: &[EngineNeeds],
     nodes: &[NodeFit],
     ends: &ShareBounds,
-) -> (FitVerdict, Vec<Cause>) {
+) -> (FitResult, Vec<Cause>) {
     let loader = engine.loader;
     if loader.peak_percent.is_none() {
-        return (FitVerdict::Unknown, vec![Cause::Loader]);
+        return (FitResult::Unknown, vec![Cause::Loader]);
     }
     let (mut never, mut perhaps) = (Vec::new(), Vec::new());
-    let mut judge = |cause, is_impossible: bool, is_sure: bool| {
+    let mut consider = |cause, is_impossible: bool, is_sure: bool| {
         if is_impossible {
             never.push(cause);
         } else if !is_sure {
@@ -386,30 +386,30 @@ fn verdict(
         }
     };
     let over = |bytes: fn(&EngineNeeds) -> u64| needs.iter().any(|one| bytes(one) > one.available);
-    judge(
+    consider(
         Cause::Memory,
         nodes.iter().any(|node| node.lacks_bytes > 0),
         nodes.iter().all(|node| node.may_lack_bytes == 0),
     );
     // Without a peak above the weights, it is no other cause than memory.
     if needs.iter().any(|one| one.peaks) {
-        judge(Cause::LoadPeak, over(|one| one.peak.least), !over(|one| one.peak.most));
+        consider(Cause::LoadPeak, over(|one| one.peak.least), !over(|one| one.peak.most));
     }
     if let Some(share) = engine.share {
         let is_most = share.value <= ends.safe;
-        judge(Cause::ShareTooLarge, share.is_given && share.value > ends.ceiling, is_most);
-        judge(Cause::ShareTooSmall, share.value < ends.possible, share.value >= ends.least);
+        consider(Cause::ShareTooLarge, share.is_given && share.value > ends.ceiling, is_most);
+        consider(Cause::ShareTooSmall, share.value < ends.possible, share.value >= ends.least);
     }
-    judge(Cause::Batch, false, engine.batch_tokens.is_none_or(|tokens| tokens <= RAN_BATCH));
-    judge(Cause::Profiling, false, !engine.may_profile_media());
+    consider(Cause::Batch, false, engine.batch_tokens.is_none_or(|tokens| tokens <= RAN_BATCH));
+    consider(Cause::Profiling, false, !engine.may_profile_media());
     let is_mapping = loader.residence == WeightResidence::Mapped && model.mapped_bytes.is_none();
     match (never.is_empty(), perhaps.is_empty()) {
         (false, _) if is_mapping && never.contains(&Cause::Memory) => {
-            (FitVerdict::Unknown, vec![Cause::Mapping])
+            (FitResult::Unknown, vec![Cause::Mapping])
         }
-        (false, _) => (FitVerdict::DoesNotFit, never),
-        (true, false) => (FitVerdict::Tight, perhaps),
-        (true, true) => (FitVerdict::Fits, Vec::new()),
+        (false, _) => (FitResult::DoesNotFit, never),
+        (true, false) => (FitResult::Tight, perhaps),
+        (true, true) => (FitResult::Fits, Vec::new()),
     }
 }
 

@@ -66,7 +66,7 @@ fn missing_memory_is_reported_per_node() {
     assert!(!fit.fits && fit.is_unbalanced);
     // 65 of weights, 4 of work, 9 of processes and 4 of headroom, of 60.
     assert_eq!((fit.nodes[0].lacks_bytes, fit.nodes[1].lacks_bytes), (0, 22 * GIB));
-    assert_eq!((fit.verdict, &*fit.causes), (FitVerdict::DoesNotFit, &[Cause::Memory][..]));
+    assert_eq!((fit.result, &*fit.causes), (FitResult::DoesNotFit, &[Cause::Memory][..]));
     assert_eq!((&*fit.weakest, fit.most_tokens), ("two", None));
 }
 
@@ -86,7 +86,7 @@ fn vllm_gets_at_most_the_available_memory() {
     let fit = fit(&model(80, None, None), &exact(9, 4, 4), &[reserved]).unwrap();
     assert_eq!(fit.vllm_utilization, 0.66, "81 of 121 GiB");
     // It may see more.
-    assert_eq!((fit.verdict, fit.nodes[0].lacks_bytes), (FitVerdict::Tight, 0));
+    assert_eq!((fit.result, fit.nodes[0].lacks_bytes), (FitResult::Tight, 0));
     assert!(fit.nodes[0].may_lack_bytes > 3 * GIB && fit.nodes[0].may_lack_bytes < 5 * GIB);
 }
 
@@ -95,7 +95,7 @@ fn overheads_scale_with_the_size_of_the_node() {
     let small = node("orin", 8 * GIB, 7 * GIB);
     let fit = fit(&model(3, None, None), &Overheads::default(), &[small]).unwrap();
     assert!(fit.fits);
-    assert_eq!(fit.verdict, FitVerdict::Fits);
+    assert_eq!(fit.result, FitResult::Fits);
     assert!(fit.nodes[0].kv_available_bytes > GIB, "{fit:?}");
     assert_eq!(
         super::fit(&model(3, None, None), &FitEngine::default(), &Overheads::default(), &[]),
@@ -124,20 +124,20 @@ fn nodes_of_different_sizes_get_the_share_of_the_smallest() {
 }
 
 #[test]
-fn the_ends_of_the_ranges_divide_the_verdicts() {
-    let verdict = |weights_gib, given: Overheads| {
+fn the_ends_of_the_ranges_divide_the_results() {
+    let result = |weights_gib, given: Overheads| {
         let nodes = [spark("one", 114)];
-        fit(&model(weights_gib, None, None), &given, &nodes).unwrap().verdict
+        fit(&model(weights_gib, None, None), &given, &nodes).unwrap().result
     };
     let usual = Overheads::default();
-    assert_eq!(verdict(60, usual), FitVerdict::Fits);
-    assert_eq!(verdict(74, usual), FitVerdict::Tight);
-    assert_eq!(verdict(109, usual), FitVerdict::Tight);
-    assert_eq!(verdict(112, usual), FitVerdict::DoesNotFit);
+    assert_eq!(result(60, usual), FitResult::Fits);
+    assert_eq!(result(74, usual), FitResult::Tight);
+    assert_eq!(result(109, usual), FitResult::Tight);
+    assert_eq!(result(112, usual), FitResult::DoesNotFit);
     // What is measured makes it exact.
     let measured = Overheads { work_bytes: Some(6 * GIB), growth_bytes: Some(2 * GIB), ..usual };
-    assert_eq!(verdict(85, measured), FitVerdict::Fits);
-    assert_eq!(verdict(109, measured), FitVerdict::DoesNotFit);
+    assert_eq!(result(85, measured), FitResult::Fits);
+    assert_eq!(result(109, measured), FitResult::DoesNotFit);
 }
 
 #[test]
@@ -184,13 +184,13 @@ proptest! {
             prop_assert!(fit.vllm_utilization * node.total_bytes as f64
                 <= share.budget_bytes as f64 * (1.0 + 1e-9));
             let is_enough = share.budget_bytes >= share.weights_bytes;
-            let is_clear = fit.verdict == FitVerdict::Fits;
+            let is_clear = fit.result == FitResult::Fits;
             prop_assert!(!is_clear || is_enough);
             prop_assert!(!is_clear || fit.vllm_least <= fit.vllm_safe, "{fit:?}");
             prop_assert!(fit.vllm_safe <= fit.vllm_utilization);
             prop_assert!(fit.vllm_least_possible <= fit.vllm_least);
             prop_assert_eq!(fit.causes.is_empty(), is_clear);
-            prop_assert!(fit.fits || fit.verdict == FitVerdict::DoesNotFit);
+            prop_assert!(fit.fits || fit.result == FitResult::DoesNotFit);
         }
     }
 }

@@ -16,7 +16,7 @@ use super::loads;
 use crate::cli::output::outln;
 use crate::config::measure::size_bytes;
 use crate::engines::count;
-use crate::fit::{FitVerdict, Overheads, fit};
+use crate::fit::{FitResult, Overheads, fit};
 use crate::model::PeerAddress;
 
 /// The most nodes of an engine.
@@ -225,9 +225,9 @@ pub fn execute(arguments: &FitArguments) -> anyhow::Result<Exit> {
     } else {
         show::text(&read, &fit, &nodes);
     }
-    Ok(match fit.verdict {
-        FitVerdict::Fits | FitVerdict::Tight => Exit::Fine,
-        FitVerdict::DoesNotFit | FitVerdict::Unknown => Exit::Findings,
+    Ok(match fit.result {
+        FitResult::Fits | FitResult::Tight => Exit::Fine,
+        FitResult::DoesNotFit | FitResult::Unknown => Exit::Findings,
     })
 }
 

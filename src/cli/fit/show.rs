@@ -9,7 +9,7 @@ use super::nodes::Nodes;
 use crate::cli::output::{errln, outln};
 use crate::cli::style::{fitted, is_too_wide, stacked};
 use crate::engines::LaunchCommand;
-use crate::fit::{Fit, FitVerdict, Model, NodeFit};
+use crate::fit::{Fit, FitResult, Model, NodeFit};
 use crate::model::{bytes_text, printable};
 use advice::advice;
 
@@ -31,7 +31,7 @@ pub(super) fn silent(nodes: &Nodes, is_json: bool) {
     if is_json {
         outln!(
             "{}",
-            json!({ "fits": Value::Null, "verdict": Value::Null, "silent": silent_json(nodes) })
+            json!({ "fits": Value::Null, "result": Value::Null, "silent": silent_json(nodes) })
         );
     }
     for (node, why) in &nodes.silent {
@@ -104,11 +104,11 @@ fn summary(model: &Model, fit: &Fit) -> String {
         1 => "one node".to_owned(),
         count => format!("{count} nodes"),
     };
-    let result = match fit.verdict {
-        FitVerdict::Fits => "it fits",
-        FitVerdict::Tight => "it is tight",
-        FitVerdict::DoesNotFit => "it does not fit",
-        FitVerdict::Unknown => "unknown for this loader",
+    let result = match fit.result {
+        FitResult::Fits => "it fits",
+        FitResult::Tight => "it is tight",
+        FitResult::DoesNotFit => "it does not fit",
+        FitResult::Unknown => "unknown for this loader",
     };
     format!("{what} on {on}: {result}.")
 }

@@ -93,7 +93,7 @@ fn fit_counts_what_an_engine_took_before() {
     assert_eq!(small.status.code(), Some(0), "{}{}", stdout(&small), stderr(&small));
     let json: Value = serde_json::from_str(&stdout(&small)).unwrap();
     assert_eq!(json["weights_bytes"].as_u64(), Some(8 << 30), "{json}");
-    assert_eq!(json["verdict"], "fits", "{json}");
+    assert_eq!(json["result"], "fits", "{json}");
     let note = json["notes"][0].as_str().unwrap();
     assert!(note.starts_with("counted as weights is all that it took before: 20.0 GiB"), "{note}");
     let large = run(&node, "fit", &["--like=qwen"]);

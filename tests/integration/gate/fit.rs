@@ -177,8 +177,8 @@ fn reports_from_the_field_get_a_right_or_an_honest_answer() {
             assert!(!printed.contains(&text), "{name}: {text}: {printed}");
         }
         let report = parsed(&run(&["--json"]));
-        assert_eq!(report["verdict"], case["verdict"], "{name}");
-        let fits = matches!(case["verdict"].as_str(), Some("fits" | "tight"));
+        assert_eq!(report["result"], case["result"], "{name}");
+        let fits = matches!(case["result"].as_str(), Some("fits" | "tight"));
         assert_eq!(report["fits"], json!(fits), "{name}");
         assert_eq!(output.status.code(), Some(i32::from(!fits)), "{name}");
     }
@@ -308,10 +308,10 @@ fn a_model_for_images_is_tight_unless_its_images_are_bounded() {
         parsed(&fit(&node, &[&plan[..], &command, &share, options].concat()))
     };
     let unbounded = run(&[]);
-    assert_eq!(unbounded["verdict"], json!("tight"), "{unbounded}");
+    assert_eq!(unbounded["result"], json!("tight"), "{unbounded}");
     assert_eq!(unbounded["causes"], json!(["profiling"]));
     let bounded = run(&["--limit-mm-per-prompt", "{\"image\": 0}"]);
-    assert_eq!(bounded["verdict"], json!("fits"), "{bounded}");
+    assert_eq!(bounded["result"], json!("fits"), "{bounded}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod tests;
 use crate::cli::fit::command::{LayerCounts, ToFit};
 use crate::cli::loader;
 use crate::engines::{ENGINES, EngineFacts, ShareOf, facts};
-use crate::fit::{Cause, Fit, FitVerdict, NodeFit};
+use crate::fit::{Cause, Fit, FitResult, NodeFit};
 use crate::model::bytes_text;
 
 use super::range_text;
@@ -27,19 +27,19 @@ pub(super) fn advice(read: &ToFit, fit: &Fit) -> Vec<String> {
     }
     let causes = fit.causes.iter().map(|cause| why(*cause, read, fit));
     lines.extend(causes.flatten());
-    match fit.verdict {
-        FitVerdict::Fits | FitVerdict::Tight => shares(read, fit, &mut lines),
-        FitVerdict::DoesNotFit => help(read, fit, &mut lines),
-        FitVerdict::Unknown => {}
+    match fit.result {
+        FitResult::Fits | FitResult::Tight => shares(read, fit, &mut lines),
+        FitResult::DoesNotFit => help(read, fit, &mut lines),
+        FitResult::Unknown => {}
     }
     lines.extend(mapping(read, fit));
     lines.extend(usual_share(read, fit));
-    lines.extend(unknown_peak(read, fit).filter(|_| fit.verdict == FitVerdict::Tight));
+    lines.extend(unknown_peak(read, fit).filter(|_| fit.result == FitResult::Tight));
     if let Some(command) = &read.command {
         lines.push(loader::sentence(command.engine, command.loader));
     }
     lines.extend(read.layers.map(layers_sentence));
-    if let Some(tokens) = fit.most_tokens.filter(|_| fit.verdict != FitVerdict::Unknown) {
+    if let Some(tokens) = fit.most_tokens.filter(|_| fit.result != FitResult::Unknown) {
         lines.push(format!("The KV cache then holds {tokens} tokens."));
     }
     if several && fit.is_unbalanced {
@@ -73,7 +73,7 @@ fn shares(read: &ToFit, fit: &Fit, lines: &mut Vec<String>) {
         ));
     }
     let share = read.command.as_ref().and_then(|command| command.share.as_ref());
-    if let Some(share) = share.filter(|_| fit.verdict == FitVerdict::Fits) {
+    if let Some(share) = share.filter(|_| fit.result == FitResult::Fits) {
         lines.push(format!("{} {:.2} is safe.", share.option, share.value));
     }
 }
@@ -153,7 +153,7 @@ fn mapping(read: &ToFit, fit: &Fit) -> Option<String> {
     })
 }
 
-/// Why the verdict is not better.
+/// Why the result is not better.
 fn why(cause: Cause, read: &ToFit, fit: &Fit) -> Option<String> {
     let node = fit.nodes.iter().max_by_key(|node| (node.lacks_bytes, node.may_lack_bytes))?;
     let share = read.command.as_ref().and_then(|command| command.share.as_ref());
@@ -187,7 +187,7 @@ fn why(cause: Cause, read: &ToFit, fit: &Fit) -> Option<String> {
              start.",
             fit.sglang_least
         ),
-        Cause::ShareTooSmall if fit.verdict == FitVerdict::DoesNotFit => format!(
+        Cause::ShareTooSmall if fit.result == FitResult::DoesNotFit => format!(
             "{given} is below {:.2}, the least for weights, work and KV cache: {engine} refuses \
              to start.",
             fit.vllm_least_possible
