@@ -13,28 +13,28 @@ fn find<'l>(lines: &'l [Value], rule: &str, grade: &str) -> &'l Value {
 }
 
 #[test]
-fn each_rule_and_grade_has_a_verdict_with_its_evidence() {
+fn each_rule_and_grade_has_a_readiness_with_its_evidence() {
     let storage = Storage::new();
     let lines = storage.json(&["promote"]);
     let drop = find(&lines, "memory/PageCacheEatsReserve", "drop");
-    assert_eq!(drop["verdict"], "ready", "{drop}");
+    assert_eq!(drop["readiness"], "ready", "{drop}");
     assert_eq!(
         (&drop["counts"]["lasted"], &drop["episodes"][0]["target"]),
         (&4.into(), &"node".into())
     );
     let stop = find(&lines, "brake/MemoryCollapse", "stop");
-    assert_eq!(stop["verdict"], "would_have_been_wrong", "{stop}");
+    assert_eq!(stop["readiness"], "would_have_been_wrong", "{stop}");
     let why = stop["episodes"][0]["why"].as_str().unwrap();
     assert!(why.contains("vllm-8000 ran on and answered for at least 4d"), "{why}");
     assert!(why.contains("the trouble ended by itself after 2s"), "{why}");
     assert_eq!(stop["can_be_enforced"], false);
     let never = find(&lines, "load/CheckpointLoads", "evict");
     assert_eq!(
-        (&never["verdict"], &never["why"]),
+        (&never["readiness"], &never["why"]),
         (&"not_enough_seen".into(), &"seen 0 times, of 3".into())
     );
     let notice = find(&lines, "kernel/OomKill", "notice");
-    assert_eq!(notice["verdict"], "enforced");
+    assert_eq!(notice["readiness"], "enforced");
     let (code, text) = storage.run(&["promote"]);
     assert_eq!(code, 0);
     for part in [

@@ -1,9 +1,9 @@
 //! `umawarden promote`: which rules can be enforced, by what they would have done.
 
 mod episode;
-mod judge;
 mod lives;
 mod plan;
+mod readiness;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -28,8 +28,8 @@ use crate::model::{Grade, Mode, RuleId, duration};
 use crate::policy::restarts;
 use crate::recording::segment_files;
 use episode::{Observed, Pair};
-use judge::{JudgedEpisode, PromotionVerdict, ResultCounts, judge, verdict};
-use plan::{PromotionPlan, PromotionRequest, RulesInForce, Verdicts, grades};
+use plan::{PromotionPlan, PromotionRequest, ReadinessByGrade, RulesInForce, grades};
+use readiness::{EpisodeReview, PromotionReadiness, ResultCounts, readiness, review};
 
 /// Arguments of `umawarden promote`.
 #[derive(Debug, Args)]
@@ -53,7 +53,7 @@ pub struct PromoteArguments {
     #[arg(long)]
     write: bool,
 
-    /// Also this rule, whatever its verdict is; may be repeated. What that overrides is printed.
+    /// Also this rule, whatever its readiness is; may be repeated. What that overrides is printed.
     #[arg(long, value_name = "RULE", requires = "write")]
     force: Vec<String>,
 
@@ -86,7 +86,7 @@ An episode lasts from the first act until the trouble ends.
   unclear          the journal does not say
   too recent       it is too early to say
 
-Verdicts: ready; not enough seen, which is any doubt; would have been wrong. Ready needs 3 days of \
+Readiness: ready; not enough seen, which is any doubt; would have been wrong. Ready needs 3 days of \
 observation (--observed) and, for stop, restart and reboot, 2 episodes, all of them right; for \
 evict, drop and cordon 3, most of them right; for notice 1, and at most 24 notices a day. In \
 observe mode a remedy goes no further than its first step: enforce the grade of that, and the \
@@ -106,16 +106,16 @@ there is no readable journal, no such rule, or a file cannot be used or written.
   umawarden promote --since 30d
   umawarden promote MemoryCollapse
   sudo umawarden promote PageCacheEatsReserve --write
-  umawarden promote --json | jq -r 'select(.verdict == \"ready\") | .rule'";
+  umawarden promote --json | jq -r 'select(.readiness == \"ready\") | .rule'";
 
 /// A rule and a grade with what is known of both.
 struct Assessed {
     pair: Pair,
     counts: ResultCounts,
-    judged: Vec<JudgedEpisode>,
+    reviews: Vec<EpisodeReview>,
     /// Acts that were carried out.
     acted: u64,
-    verdict: PromotionVerdict,
+    readiness: PromotionReadiness,
     why: String,
     /// Whether the configuration has the rule.
     is_loaded: bool,
@@ -143,8 +143,8 @@ pub fn execute(arguments: &PromoteArguments) -> anyhow::Result<Exit> {
     let observed = Observed::read(&reader, arguments.since, last_recorded(&dir))?;
     let least = SignedDuration::try_from(arguments.observed)?;
     let mut assessed = assess(&observed, &in_force, least);
-    let verdicts = assessed.iter().map(|one| (one.pair.clone(), one.verdict)).collect();
-    let plan = PromotionPlan::new(&in_force, &Verdicts(&verdicts), &wanted);
+    let readiness = assessed.iter().map(|one| (one.pair.clone(), one.readiness)).collect();
+    let plan = PromotionPlan::new(&in_force, &ReadinessByGrade(&readiness), &wanted);
     let is_shown = |rule: &RuleId| {
         wanted.rules.is_empty() && wanted.forced.is_empty()
             || wanted.rules.contains(rule)
@@ -237,19 +237,19 @@ fn assess(
     let assess = |(pair, (is_loaded, is_enforced)): (Pair, (bool, bool))| {
         let none = Vec::new();
         let episodes = observed.episodes.get(&pair).unwrap_or(&none);
-        let judged: Vec<JudgedEpisode> =
-            episodes.iter().map(|episode| judge(&pair, episode, observed)).collect();
-        let counts = ResultCounts::of(&judged);
-        let (mut verdict, mut why) = verdict(pair.1, &counts, (observed.span(), least));
+        let reviews: Vec<EpisodeReview> =
+            episodes.iter().map(|episode| review(&pair, episode, observed)).collect();
+        let counts = ResultCounts::of(&reviews);
+        let (mut readiness, mut why) = readiness(pair.1, &counts, (observed.span(), least));
         let is_later = first_steps.get(&pair.0).is_some_and(|first| *first != pair.1);
         if counts.episodes == 0 && is_later && observes(&pair.0) {
             "behind the first step, which observe mode does not go beyond".clone_into(&mut why);
         }
         if is_enforced {
-            (verdict, why) = (PromotionVerdict::Enforced, String::new());
+            (readiness, why) = (PromotionReadiness::Enforced, String::new());
         }
         let acted = observed.acted.get(&pair).copied().unwrap_or(0);
-        Assessed { counts, judged, acted, verdict, why, is_loaded, pair }
+        Assessed { counts, reviews, acted, readiness, why, is_loaded, pair }
     };
     pairs.into_iter().map(assess).collect()
 }

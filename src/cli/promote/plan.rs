@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::episode::Pair;
-use super::judge::PromotionVerdict;
+use super::readiness::PromotionReadiness;
 use crate::config::edit::Changes;
 use crate::model::{Grade, Grades, Mode, RuleId};
 use crate::policy::rule::{OverrideKey, Rule, RuleSet};
@@ -50,7 +50,7 @@ pub(super) fn grades(rule: &Rule) -> BTreeSet<Grade> {
 pub(super) struct PromotionRequest {
     /// Only these; empty: all.
     pub(super) rules: BTreeSet<RuleId>,
-    /// These whatever their verdict is.
+    /// These whatever their readiness is.
     pub(super) forced: BTreeSet<RuleId>,
 }
 
@@ -66,20 +66,20 @@ pub(super) struct PromotionPlan {
     pub(super) left_out: Vec<(RuleId, String)>,
 }
 
-/// The verdicts of the rules' grades.
-pub(super) struct Verdicts<'v>(pub(super) &'v BTreeMap<Pair, PromotionVerdict>);
+/// The readiness of the rules' grades.
+pub(super) struct ReadinessByGrade<'v>(pub(super) &'v BTreeMap<Pair, PromotionReadiness>);
 
-impl Verdicts<'_> {
-    fn of(&self, rule: &RuleId, grade: Grade) -> PromotionVerdict {
-        self.0.get(&(rule.clone(), grade)).copied().unwrap_or(PromotionVerdict::NotEnoughSeen)
+impl ReadinessByGrade<'_> {
+    fn of(&self, rule: &RuleId, grade: Grade) -> PromotionReadiness {
+        self.0.get(&(rule.clone(), grade)).copied().unwrap_or(PromotionReadiness::NotEnoughSeen)
     }
 
     /// Whether that grade of a rule may be enforced beside another one: a notice costs nothing.
     fn allows(&self, rule: &RuleId, grade: Grade) -> bool {
         match self.of(rule, grade) {
-            PromotionVerdict::Ready | PromotionVerdict::Enforced => true,
-            PromotionVerdict::NotEnoughSeen => grade == Grade::Notice,
-            PromotionVerdict::WouldHaveBeenWrong => false,
+            PromotionReadiness::Ready | PromotionReadiness::Enforced => true,
+            PromotionReadiness::NotEnoughSeen => grade == Grade::Notice,
+            PromotionReadiness::WouldHaveBeenWrong => false,
         }
     }
 }
@@ -88,7 +88,7 @@ impl Verdicts<'_> {
 #[derive(Clone, Copy)]
 struct PlanBasis<'b> {
     in_force: &'b RulesInForce<'b>,
-    verdicts: &'b Verdicts<'b>,
+    readiness: &'b ReadinessByGrade<'b>,
     wanted: &'b PromotionRequest,
 }
 
@@ -113,7 +113,7 @@ impl PlanBasis<'_> {
     }
 
     fn is_ready(&self, rule: &Rule, grade: Grade) -> bool {
-        self.is_forced(rule) || self.verdicts.of(&rule.id, grade) == PromotionVerdict::Ready
+        self.is_forced(rule) || self.readiness.of(&rule.id, grade) == PromotionReadiness::Ready
     }
 
     /// Why a rule cannot act with these grades beside those that it carries out. The error is
@@ -134,24 +134,24 @@ impl PlanBasis<'_> {
         let most = new.iter().max();
         let bad = |grade: &&Grade| {
             let matters = new.contains(grade) || most.is_some_and(|most| *grade < most);
-            matters && !self.is_forced(rule) && !self.verdicts.allows(&rule.id, **grade)
+            matters && !self.is_forced(rule) && !self.readiness.allows(&rule.id, **grade)
         };
         let Some(grade) = pending.iter().find(bad) else { return Ok(()) };
-        let verdict = self.verdicts.of(&rule.id, *grade).text();
+        let readiness = self.readiness.of(&rule.id, *grade).text();
         let what = if new.contains(grade) { "would act as well" } else { "comes before" };
-        Err(Some(format!("its grade {grade} {what}: {verdict}")))
+        Err(Some(format!("its grade {grade} {what}: {readiness}")))
     }
 }
 
 impl PromotionPlan {
-    /// Plans for these verdicts. Rules come one after another: what the first one needs is in force
+    /// Plans for this readiness. Rules come one after another: what the first one needs is in force
     /// for the next.
     pub(super) fn new(
         in_force: &RulesInForce<'_>,
-        verdicts: &Verdicts<'_>,
+        readiness: &ReadinessByGrade<'_>,
         wanted: &PromotionRequest,
     ) -> Self {
-        let basis = PlanBasis { in_force, verdicts, wanted };
+        let basis = PlanBasis { in_force, readiness, wanted };
         let mut plan = Self::default();
         for rule in in_force.acting().filter(|rule| basis.is_selected(rule)) {
             let pending = basis.pending(rule);
@@ -285,15 +285,20 @@ mod tests {
 
     fn plan(
         (rules, mode): (&RuleSet, Mode),
-        verdicts: &[(&str, Grade, PromotionVerdict)],
+        readiness: &[(&str, Grade, PromotionReadiness)],
         (named, forced): (&[&str], &[&str]),
     ) -> PromotionPlan {
-        let verdicts = verdicts.iter().map(|(rule, grade, verdict)| ((id(rule), *grade), *verdict));
+        let readiness =
+            readiness.iter().map(|(rule, grade, readiness)| ((id(rule), *grade), *readiness));
         let wanted = PromotionRequest {
             rules: named.iter().map(|name| id(name)).collect(),
             forced: forced.iter().map(|name| id(name)).collect(),
         };
-        PromotionPlan::new(&RulesInForce { rules, mode }, &Verdicts(&verdicts.collect()), &wanted)
+        PromotionPlan::new(
+            &RulesInForce { rules, mode },
+            &ReadinessByGrade(&readiness.collect()),
+            &wanted,
+        )
     }
 
     fn modes(plan: &PromotionPlan) -> Vec<(&str, Mode)> {
@@ -304,11 +309,11 @@ mod tests {
     fn a_ready_rule_is_enforced_and_its_notices_with_it() {
         let rules = rules(None);
         let observe = (&rules, Mode::Observe);
-        let found = plan(observe, &[("Drops", Grade::Drop, PromotionVerdict::Ready)], (&[], &[]));
+        let found = plan(observe, &[("Drops", Grade::Drop, PromotionReadiness::Ready)], (&[], &[]));
         assert_eq!(modes(&found), [("g/Drops", Mode::Enforce)]);
         assert!(found.changes.grades.is_empty() && found.pinned.is_empty(), "{found:?}");
         let other =
-            plan(observe, &[("Drops", Grade::Drop, PromotionVerdict::Ready)], (&["Evicts"], &[]));
+            plan(observe, &[("Drops", Grade::Drop, PromotionReadiness::Ready)], (&["Evicts"], &[]));
         assert!(other.changes.is_empty(), "{other:?}");
         assert_eq!(other.left_out, [(id("Evicts"), "no grade of it is ready".to_owned())]);
     }
@@ -316,7 +321,7 @@ mod tests {
     #[test]
     fn a_severe_grade_that_is_not_ready_keeps_the_rule_back() {
         let rules = rules(None);
-        let notice = [("Stops", Grade::Notice, PromotionVerdict::Ready)];
+        let notice = [("Stops", Grade::Notice, PromotionReadiness::Ready)];
         let found = plan((&rules, Mode::Observe), &notice, (&[], &[]));
         assert!(found.changes.is_empty());
         assert!(found.left_out[0].1.contains("its grade stop would act as well"), "{found:?}");
@@ -331,7 +336,7 @@ mod tests {
     fn what_would_have_been_wrong_is_enforced_only_by_force() {
         let rules = rules(None);
         let observe = (&rules, Mode::Observe);
-        let wrong = [("Drops", Grade::Drop, PromotionVerdict::WouldHaveBeenWrong)];
+        let wrong = [("Drops", Grade::Drop, PromotionReadiness::WouldHaveBeenWrong)];
         for named in [&[][..], &["Drops"]] {
             assert!(plan(observe, &wrong, (named, &[])).changes.is_empty());
         }
@@ -342,7 +347,7 @@ mod tests {
     #[test]
     fn a_grade_that_would_let_others_act_has_them_observe() {
         let rules = rules(Some(&[Grade::Notice]));
-        let ready = [("Drops", Grade::Drop, PromotionVerdict::Ready)];
+        let ready = [("Drops", Grade::Drop, PromotionReadiness::Ready)];
         let found = plan((&rules, Mode::Enforce), &ready, (&[], &[]));
         assert_eq!(found.changes.grades, [Grade::Drop]);
         let observe = Mode::Observe;
@@ -353,7 +358,8 @@ mod tests {
     #[test]
     fn a_rule_that_is_not_named_does_not_begin_to_act() {
         let rules = rules(Some(&[Grade::Notice]));
-        let ready = ["Drops", "AlsoDrops"].map(|rule| (rule, Grade::Drop, PromotionVerdict::Ready));
+        let ready =
+            ["Drops", "AlsoDrops"].map(|rule| (rule, Grade::Drop, PromotionReadiness::Ready));
         let found = plan((&rules, Mode::Enforce), &ready, (&["Drops"], &[]));
         assert_eq!(modes(&found), ["g/AlsoDrops", "g/Both"].map(|rule| (rule, Mode::Observe)));
         let all = plan((&rules, Mode::Enforce), &ready, (&[], &[]));
@@ -364,15 +370,15 @@ mod tests {
     #[test]
     fn a_grade_is_not_added_if_a_rule_that_acts_would_do_more() {
         let rules = rules(Some(&[Grade::Evict]));
-        let ready = [("Drops", Grade::Drop, PromotionVerdict::Ready)];
+        let ready = [("Drops", Grade::Drop, PromotionReadiness::Ready)];
         let found = plan((&rules, Mode::Enforce), &ready, (&[], &[]));
         assert!(found.changes.is_empty(), "{found:?}");
         let why = &found.left_out[0].1;
         assert!(why.contains("g/Both act as well") && why.contains("carries out evict"), "{why}");
         // Unless that is ready, too.
         let both = [
-            ("Drops", Grade::Drop, PromotionVerdict::Ready),
-            ("Both", Grade::Drop, PromotionVerdict::Ready),
+            ("Drops", Grade::Drop, PromotionReadiness::Ready),
+            ("Both", Grade::Drop, PromotionReadiness::Ready),
         ];
         let found = plan((&rules, Mode::Enforce), &both, (&[], &[]));
         assert_eq!(found.changes.grades, [Grade::Drop]);
@@ -389,7 +395,7 @@ mod tests {
         for rule in rules.groups.iter_mut().flat_map(|group| &mut group.rules) {
             rule.mode = (rule.id == id("Drops")).then_some(Mode::Observe);
         }
-        let ready = [("Drops", Grade::Drop, PromotionVerdict::Ready)];
+        let ready = [("Drops", Grade::Drop, PromotionReadiness::Ready)];
         let found = plan((&rules, Mode::Observe), &ready, (&[], &[]));
         assert!(found.changes.is_empty() && found.left_out[0].1.contains("name it"), "{found:?}");
         // The configuration's own name for the rule.

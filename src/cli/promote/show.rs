@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::Assessed;
 use super::episode::Observed;
-use super::judge::{EpisodeResult, JudgedEpisode, PromotionVerdict};
 use super::plan::{PromotionPlan, PromotionRequest};
+use super::readiness::{EpisodeResult, EpisodeReview, PromotionReadiness};
 use super::write::WriteResult;
 use crate::cli::output::{errln, outln};
 use crate::cli::style::fitted;
@@ -37,14 +37,15 @@ impl PromotionView<'_> {
             writeln!(out, "{}", fitted(&format!("# {remark}")))?;
         }
         let is_quiet = |one: &&Assessed| {
-            one.counts.episodes == 0 && one.verdict == PromotionVerdict::NotEnoughSeen
+            one.counts.episodes == 0 && one.readiness == PromotionReadiness::NotEnoughSeen
         };
         let mut busy: Vec<&Assessed> = self.assessed.iter().filter(|one| !is_quiet(one)).collect();
-        busy.sort_by(|a, b| (a.verdict, &a.pair).cmp(&(b.verdict, &b.pair)));
-        for one in busy.iter().filter(|one| one.verdict != PromotionVerdict::Enforced) {
+        busy.sort_by(|a, b| (a.readiness, &a.pair).cmp(&(b.readiness, &b.pair)));
+        for one in busy.iter().filter(|one| one.readiness != PromotionReadiness::Enforced) {
             self.rule(one, out)?;
         }
-        let enforced = busy.iter().filter(|one| one.verdict == PromotionVerdict::Enforced).copied();
+        let enforced =
+            busy.iter().filter(|one| one.readiness == PromotionReadiness::Enforced).copied();
         list("enforced already", enforced, |one| format!("acted {} times", one.acted), out)?;
         let quiet = self.assessed.iter().filter(is_quiet);
         list("not enough seen", quiet, |one| one.why.clone(), out)?;
@@ -54,7 +55,7 @@ impl PromotionView<'_> {
     fn rule(&self, one: &Assessed, out: &mut impl Write) -> io::Result<()> {
         let (rule, grade) = &one.pair;
         let name = rule.to_string();
-        let text = format!("{name} {grade}: {} ({})", one.verdict.text(), one.why);
+        let text = format!("{name} {grade}: {} ({})", one.readiness.text(), one.why);
         writeln!(out, "\n{}", fitted(&text))?;
         let counts = &one.counts;
         let by_result = [
@@ -73,10 +74,10 @@ impl PromotionView<'_> {
         if !one.is_loaded && *rule.group != *GROUP {
             writeln!(out, "  not among the rules of the configuration")?;
         }
-        for judged in one.judged.iter().rev().take(MOST_SHOWN) {
-            writeln!(out, "{}", fitted(&format!("  {}", line(judged))))?;
+        for review in one.reviews.iter().rev().take(MOST_SHOWN) {
+            writeln!(out, "{}", fitted(&format!("  {}", line(review))))?;
         }
-        if let more @ 1.. = one.judged.len().saturating_sub(MOST_SHOWN) {
+        if let more @ 1.. = one.reviews.len().saturating_sub(MOST_SHOWN) {
             writeln!(out, "  and {more} before")?;
         }
         Ok(())
@@ -84,10 +85,9 @@ impl PromotionView<'_> {
 
     fn conclusion(&self, out: &mut impl Write) -> io::Result<()> {
         let plan = self.plan;
-        let restarts = self
-            .assessed
-            .iter()
-            .filter(|one| *one.pair.0.group == *GROUP && one.verdict == PromotionVerdict::Ready);
+        let restarts = self.assessed.iter().filter(|one| {
+            *one.pair.0.group == *GROUP && one.readiness == PromotionReadiness::Ready
+        });
         for one in restarts {
             let rule = one.pair.0.to_string();
             let text = format!(
@@ -123,12 +123,12 @@ impl PromotionView<'_> {
         writeln!(out, "{head}")?;
         for one in self.assessed {
             let (rule, grade) = &one.pair;
-            let newest = one.judged.iter().rev().take(MOST_IN_JSON);
+            let newest = one.reviews.iter().rev().take(MOST_IN_JSON);
             let line = json!({
                 "kind": "rule",
                 "rule": rule.to_string(),
                 "grade": grade,
-                "verdict": one.verdict,
+                "readiness": one.readiness,
                 "why": one.why,
                 "is_loaded": one.is_loaded,
                 "can_be_enforced": self.plan.promoted.get(rule)
@@ -168,8 +168,8 @@ fn list<'a>(
 }
 
 /// An episode in one line.
-fn line(judged: &JudgedEpisode) -> String {
-    let JudgedEpisode { episode, result, why } = judged;
+fn line(review: &EpisodeReview) -> String {
+    let EpisodeReview { episode, result, why } = review;
     let times = match episode.acts {
         1 => String::new(),
         acts => format!(" {acts} times"),
@@ -185,8 +185,8 @@ fn line(judged: &JudgedEpisode) -> String {
     )
 }
 
-fn episode_json(judged: &JudgedEpisode) -> Value {
-    let JudgedEpisode { episode, result, why } = judged;
+fn episode_json(review: &EpisodeReview) -> Value {
+    let EpisodeReview { episode, result, why } = review;
     json!({
         "first": episode.first,
         "last": episode.last,
@@ -216,7 +216,7 @@ fn overridden<'a>(
 ) -> impl Iterator<Item = &'a Assessed> {
     assessed.iter().filter(|one| {
         let is_settled =
-            matches!(one.verdict, PromotionVerdict::Ready | PromotionVerdict::Enforced);
+            matches!(one.readiness, PromotionReadiness::Ready | PromotionReadiness::Enforced);
         wanted.forced.contains(&one.pair.0) && !is_settled
     })
 }
@@ -232,8 +232,8 @@ pub(super) fn written(
         return outln!("{}", written_json(written, plan, (assessed, wanted)));
     }
     for one in overridden(assessed, wanted) {
-        let ((rule, grade), verdict) = (&one.pair, one.verdict.text());
-        let text = format!("forced: {rule} {grade}, although: {verdict} ({})", one.why);
+        let ((rule, grade), readiness) = (&one.pair, one.readiness.text());
+        let text = format!("forced: {rule} {grade}, although: {readiness} ({})", one.why);
         outln!("{}", printable(&text));
     }
     for rule in &plan.pinned {
@@ -270,7 +270,7 @@ fn written_json(
     let forced = overridden(assessed, wanted).map(|one| {
         let (rule, grade) = &one.pair;
         json!({
-            "rule": rule.to_string(), "grade": grade, "verdict": one.verdict, "why": one.why,
+            "rule": rule.to_string(), "grade": grade, "readiness": one.readiness, "why": one.why,
         })
     });
     let forced: Vec<Value> = forced.collect();

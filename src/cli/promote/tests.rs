@@ -10,7 +10,7 @@ use crate::model::{
     EngineTarget, Event, EventKind, Evidence, HoldReason, KernelEvent, Moment, OomConstraint,
     ProcessId, ProgramEvent, Reading, RestartState, SYSLOG_SEQ_BASE, Supervisor, Target,
 };
-use judge::EpisodeResult;
+use readiness::EpisodeResult;
 
 /// A journal, minute by minute.
 struct World {
@@ -124,18 +124,18 @@ impl World {
 
     /// The results of all episodes of the rule, in order.
     fn results(&self, grade: Grade) -> Vec<EpisodeResult> {
-        self.judged(grade).into_iter().map(|judged| judged.result).collect()
+        self.reviews(grade).into_iter().map(|review| review.result).collect()
     }
 
-    fn judged(&self, grade: Grade) -> Vec<JudgedEpisode> {
+    fn reviews(&self, grade: Grade) -> Vec<EpisodeReview> {
         let pair = (rule(), grade);
         let episodes = self.observed.episodes.get(&pair).map_or(&[][..], Vec::as_slice);
-        episodes.iter().map(|episode| judge(&pair, episode, &self.observed)).collect()
+        episodes.iter().map(|episode| review(&pair, episode, &self.observed)).collect()
     }
 
-    fn verdict(&self, grade: Grade) -> (PromotionVerdict, String) {
-        let counts = ResultCounts::of(&self.judged(grade));
-        verdict(grade, &counts, (self.observed.span(), SignedDuration::ZERO))
+    fn readiness(&self, grade: Grade) -> (PromotionReadiness, String) {
+        let counts = ResultCounts::of(&self.reviews(grade));
+        readiness(grade, &counts, (self.observed.span(), SignedDuration::ZERO))
     }
 }
 
@@ -161,12 +161,12 @@ fn an_engine_that_served_on_would_have_been_stopped_wrongly() {
     world.would(100, stop());
     world.alert(103, AlertState::Inactive);
     world.phase(HOUR, 7, EnginePhase::Ready);
-    let judged = &world.judged(Grade::Stop)[0];
-    assert_eq!(judged.result, EpisodeResult::Wrong);
+    let review = &world.reviews(Grade::Stop)[0];
+    assert_eq!(review.result, EpisodeResult::Wrong);
     let why = "llm ran on and answered for at least 58m20s; the trouble ended by itself after 3s";
-    assert_eq!(judged.why, why);
-    assert_eq!(judged.episode.amount.map(|amount| amount.bytes), Some(8192));
-    assert_eq!(world.verdict(Grade::Stop).0, PromotionVerdict::WouldHaveBeenWrong);
+    assert_eq!(review.why, why);
+    assert_eq!(review.episode.amount.map(|amount| amount.bytes), Some(8192));
+    assert_eq!(world.readiness(Grade::Stop).0, PromotionReadiness::WouldHaveBeenWrong);
 }
 
 #[test]
@@ -181,8 +181,8 @@ fn a_kill_soon_after_shows_that_a_stop_would_have_been_in_time() {
         world.alert(begin + 150, AlertState::Inactive);
     }
     assert_eq!(world.results(Grade::Stop), [EpisodeResult::InTime, EpisodeResult::InTime]);
-    assert!(world.judged(Grade::Stop)[0].why.starts_with("40s later: "));
-    assert_eq!(world.verdict(Grade::Stop).0, PromotionVerdict::Ready);
+    assert!(world.reviews(Grade::Stop)[0].why.starts_with("40s later: "));
+    assert_eq!(world.readiness(Grade::Stop).0, PromotionReadiness::Ready);
 }
 
 #[test]
@@ -193,10 +193,10 @@ fn an_engine_that_outlived_a_kill_of_another_is_no_proof() {
         world.would(100, stop());
         world.oom(killed, OomConstraint::None, 1);
         world.phase(2 * HOUR, 7, EnginePhase::Ready);
-        let judged = &world.judged(Grade::Stop)[0];
-        assert_eq!(judged.result, EpisodeResult::Unclear, "{}", judged.why);
-        assert!(judged.why.contains("llm ran on"), "{}", judged.why);
-        assert_eq!(world.verdict(Grade::Stop).0, PromotionVerdict::NotEnoughSeen);
+        let review = &world.reviews(Grade::Stop)[0];
+        assert_eq!(review.result, EpisodeResult::Unclear, "{}", review.why);
+        assert!(review.why.contains("llm ran on"), "{}", review.why);
+        assert_eq!(world.readiness(Grade::Stop).0, PromotionReadiness::NotEnoughSeen);
     }
 }
 
@@ -272,7 +272,7 @@ fn what_the_journal_does_not_show_is_unclear_or_too_recent() {
     loading.note(2 * HOUR, "reloaded");
     assert_eq!(loading.results(Grade::Stop), [EpisodeResult::Unclear]);
     for world in [recent, gap, ended, loading] {
-        assert_eq!(world.verdict(Grade::Stop).0, PromotionVerdict::NotEnoughSeen);
+        assert_eq!(world.readiness(Grade::Stop).0, PromotionReadiness::NotEnoughSeen);
     }
 }
 
@@ -289,14 +289,14 @@ fn acts_for_one_trouble_are_one_episode() {
     world.alert(3 * HOUR, AlertState::Firing);
     world.would(3 * HOUR, drop());
     world.alert(3 * HOUR + 20, AlertState::Inactive);
-    let judged = world.judged(Grade::Drop);
-    let acts: Vec<u64> = judged.iter().map(|judged| judged.episode.acts).collect();
+    let reviews = world.reviews(Grade::Drop);
+    let acts: Vec<u64> = reviews.iter().map(|review| review.episode.acts).collect();
     assert_eq!(acts, [10, 10, 10, 1]);
     let lasted = EpisodeResult::Lasted;
     assert_eq!(world.results(Grade::Drop), [lasted, lasted, lasted, EpisodeResult::ByItself]);
-    assert_eq!(judged[0].why, "the trouble lasted 5m");
-    assert_eq!(judged[0].episode.amount.map(|amount| amount.bytes), Some(4096));
-    assert_eq!(world.verdict(Grade::Drop).0, PromotionVerdict::Ready);
+    assert_eq!(reviews[0].why, "the trouble lasted 5m");
+    assert_eq!(reviews[0].episode.amount.map(|amount| amount.bytes), Some(4096));
+    assert_eq!(world.readiness(Grade::Drop).0, PromotionReadiness::Ready);
 }
 
 #[test]
@@ -307,8 +307,8 @@ fn what_mostly_ends_by_itself_is_not_ready() {
         world.would(begin, drop());
         world.alert(begin + if begin == 0 { 90 } else { 9 }, AlertState::Inactive);
     }
-    let (verdict, why) = world.verdict(Grade::Drop);
-    assert_eq!(verdict, PromotionVerdict::NotEnoughSeen);
+    let (readiness, why) = world.readiness(Grade::Drop);
+    assert_eq!(readiness, PromotionReadiness::NotEnoughSeen);
     assert!(why.contains("by itself 3 of 4 times"), "{why}");
 }
 
@@ -356,7 +356,7 @@ fn a_restart_was_right_if_a_person_did_the_same() {
             amount: None,
         };
         let pair = (restarts::rule(&Arc::from("llm")), Grade::Restart);
-        judge(&pair, &episode, &world.observed).result
+        review(&pair, &episode, &world.observed).result
     };
     use RestartState::{Running, Starting, Stopped, Waiting};
     assert_eq!(
@@ -388,15 +388,15 @@ fn a_reboot_would_have_been_wrong_if_the_trouble_ended_without_it() {
 fn a_short_observation_is_no_evidence() {
     let counts = ResultCounts { episodes: 9, acts: 9, lasted: 9, ..ResultCounts::default() };
     let day = SignedDuration::from_hours(24);
-    let of = |span, least| verdict(Grade::Drop, &counts, (span, least));
+    let of = |span, least| readiness(Grade::Drop, &counts, (span, least));
     assert_eq!(
         of(day, day * 3),
-        (PromotionVerdict::NotEnoughSeen, "observed for 1d, of 3d".to_owned())
+        (PromotionReadiness::NotEnoughSeen, "observed for 1d, of 3d".to_owned())
     );
-    assert_eq!(of(day * 3, day * 3).0, PromotionVerdict::Ready);
+    assert_eq!(of(day * 3, day * 3).0, PromotionReadiness::Ready);
     let many = ResultCounts { acts: 100, ..counts };
-    assert_eq!(verdict(Grade::Notice, &many, (day, day)).0, PromotionVerdict::NotEnoughSeen);
-    assert_eq!(verdict(Grade::Notice, &many, (day * 7, day)).0, PromotionVerdict::Ready);
+    assert_eq!(readiness(Grade::Notice, &many, (day, day)).0, PromotionReadiness::NotEnoughSeen);
+    assert_eq!(readiness(Grade::Notice, &many, (day * 7, day)).0, PromotionReadiness::Ready);
 }
 
 proptest! {
@@ -411,9 +411,9 @@ proptest! {
             episodes, acts: episodes, in_time, lasted, by_itself, wrong, unclear, too_recent,
         };
         let span = SignedDuration::from_hours(24 * 7);
-        let (verdict, _) = verdict(grade, &counts, (span, span));
-        prop_assert_eq!(verdict == PromotionVerdict::WouldHaveBeenWrong, wrong > 0);
-        if verdict == PromotionVerdict::Ready {
+        let (readiness, _) = readiness(grade, &counts, (span, span));
+        prop_assert_eq!(readiness == PromotionReadiness::WouldHaveBeenWrong, wrong > 0);
+        if readiness == PromotionReadiness::Ready {
             prop_assert!(in_time + lasted > by_itself + unclear);
             let is_severe = matches!(grade, Grade::Restart | Grade::Stop | Grade::Reboot);
             prop_assert!(!is_severe || by_itself + unclear == 0 && in_time + lasted >= 2);

@@ -102,7 +102,7 @@ fn a_rule_that_was_right_in_observe_mode_is_promoted_and_acts() {
     let (code, text) = run(&["promote", "--json", "--observed=0"], &node);
     let promote = lines(&text);
     let drop = promote.iter().find(|line| line["grade"] == "drop").unwrap();
-    assert_eq!((code, &drop["verdict"]), (0, &"ready".into()), "{drop}");
+    assert_eq!((code, &drop["readiness"]), (0, &"ready".into()), "{drop}");
     assert_eq!((&drop["counts"]["in_time"], &drop["can_be_enforced"]), (&3.into(), &true.into()));
     // Days of observation are needed by default.
     let (_, text) = run(&["promote"], &node);

@@ -55,7 +55,7 @@ impl EpisodeResult {
 /// What follows for a rule and a grade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum PromotionVerdict {
+pub(super) enum PromotionReadiness {
     /// It would have been wrong at least once.
     WouldHaveBeenWrong,
     /// It can be enforced.
@@ -66,7 +66,7 @@ pub(super) enum PromotionVerdict {
     Enforced,
 }
 
-impl PromotionVerdict {
+impl PromotionReadiness {
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::WouldHaveBeenWrong => "would have been wrong",
@@ -79,7 +79,7 @@ impl PromotionVerdict {
 
 /// An episode with its result and the reason of that.
 #[derive(Clone, Debug)]
-pub(super) struct JudgedEpisode {
+pub(super) struct EpisodeReview {
     pub(super) episode: Episode,
     pub(super) result: EpisodeResult,
     pub(super) why: String,
@@ -90,7 +90,7 @@ fn lasted(time: SignedDuration) -> String {
 }
 
 /// Finds what would have come of an act of that grade.
-pub(super) fn judge(pair: &Pair, episode: &Episode, observed: &Observed) -> JudgedEpisode {
+pub(super) fn review(pair: &Pair, episode: &Episode, observed: &Observed) -> EpisodeReview {
     let (rule, grade) = pair;
     let lives = &observed.lives;
     let (result, why) = match grade {
@@ -123,7 +123,7 @@ pub(super) fn judge(pair: &Pair, episode: &Episode, observed: &Observed) -> Judg
         }
         None => (result, why),
     };
-    JudgedEpisode { episode: episode.clone(), result, why }
+    EpisodeReview { episode: episode.clone(), result, why }
 }
 
 /// Whether the trouble lasted, for what ends no engine.
@@ -287,9 +287,9 @@ pub(super) struct ResultCounts {
 }
 
 impl ResultCounts {
-    pub(super) fn of(judged: &[JudgedEpisode]) -> Self {
+    pub(super) fn of(reviews: &[EpisodeReview]) -> Self {
         let mut counts = Self::default();
-        for one in judged {
+        for one in reviews {
             counts.episodes += 1;
             counts.acts += one.episode.acts;
             *match one.result {
@@ -319,18 +319,18 @@ fn least_seen(grade: Grade) -> u64 {
 }
 
 /// What follows, and why. `observed`: how long the node was observed, and how long it must be.
-pub(super) fn verdict(
+pub(super) fn readiness(
     grade: Grade,
     counts: &ResultCounts,
     observed: (SignedDuration, SignedDuration),
-) -> (PromotionVerdict, String) {
+) -> (PromotionReadiness, String) {
     let (known, least) = (counts.known(), least_seen(grade));
     let useful = counts.in_time + counts.lasted;
     if counts.wrong > 0 {
         let text = format!("wrong {} of {} times", counts.wrong, counts.episodes);
-        return (PromotionVerdict::WouldHaveBeenWrong, text);
+        return (PromotionReadiness::WouldHaveBeenWrong, text);
     }
-    let doubt = |text: String| (PromotionVerdict::NotEnoughSeen, text);
+    let doubt = |text: String| (PromotionReadiness::NotEnoughSeen, text);
     let (span, wanted) = observed;
     if span < wanted {
         return doubt(format!("observed for {}, of {}", lasted(span), lasted(wanted)));
@@ -358,5 +358,5 @@ pub(super) fn verdict(
     {
         return doubt(format!("{} notices in {days} d: nobody reads so many", counts.acts));
     }
-    (PromotionVerdict::Ready, format!("needed {useful} of {known} times"))
+    (PromotionReadiness::Ready, format!("needed {useful} of {known} times"))
 }
