@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::model::{Action, DecisionRecord, Target};
 
-/// Labels of alerts that name what a notice is about, the most telling first.
+/// Labels of alerts that name what a notice is about, the most specific first.
 const SUBJECTS: [&str; 8] =
     ["engine", "who", "container", "unit", "process", "comm", "node", "device"];
 

@@ -50,7 +50,7 @@ fn shown(status: &EngineStatus, now: Duration) -> Value {
         "stuck": status.is_stuck,
         "without_progress_seconds": status.without_progress.map(|still| still.as_secs_f64()),
         "stuck_after_seconds": seen.stuck_after.as_secs_f64(),
-        "scanned_seconds_ago": ago(status.looked),
+        "scanned_seconds_ago": ago(status.scanned_at),
         "found_by": seen.found_by,
         "server": seen.server,
         "model": seen.model,

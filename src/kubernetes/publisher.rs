@@ -237,7 +237,7 @@ impl Publisher {
     }
 }
 
-/// The number of heartbeats until then. Those of nodes that start together lie apart.
+/// The number of heartbeats until then. Nodes that start together get different times.
 fn turn(now: Duration, spread: f64) -> u64 {
     let every = HEARTBEAT_EVERY.as_secs();
     now.saturating_add(HEARTBEAT_EVERY.mul_f64(spread)).as_secs() / every
@@ -268,7 +268,7 @@ fn spread(node: &str) -> f64 {
     let hash = node
         .bytes()
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    // Names that differ in the last digit alone lie close together so far.
+    // Names that differ in the last digit alone have hashes close together so far.
     let hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
     f64::from(hash ^ (hash >> 13)) / f64::from(u32::MAX)
 }

@@ -17,7 +17,7 @@ const COUNTED: usize = 5;
 /// A need is a multiple of this: the figures vary by some MiB.
 const ROUNDED_TO: u64 = (1 << 30) / 16;
 
-/// Digits of a fingerprint that tell it from a name.
+/// Fewer digits are a name, and no fingerprint.
 const LEAST_DIGITS: usize = 4;
 
 /// Less is a mistake.
@@ -131,7 +131,7 @@ fn unknown(like: &str) -> anyhow::Error {
     )
 }
 
-/// Whether a load had the arguments of the command. An interpreter may stand before them, and the
+/// Whether a load had the arguments of the command. An interpreter may precede them, and the
 /// program may have been found by its name.
 fn has_arguments(load: &StoredLoad, command: &[OsString]) -> bool {
     let words: Vec<String> =

@@ -249,7 +249,7 @@ pub(in crate::kubernetes) fn engine(engine: EngineSeen) -> EngineStatus {
         load_read_bytes: None,
         memory_bytes: 0,
         health: None,
-        looked: NOW,
+        scanned_at: NOW,
         serving: [].into(),
     }
 }

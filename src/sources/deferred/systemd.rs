@@ -175,7 +175,7 @@ impl SystemdWatch {
             for (name, entry) in &units {
                 let properties = systemd.service(name).await?;
                 // A job that was queued before this query is received before it.
-                self.hear_waiting(&systemd, &mut jobs, &mut services).await?;
+                self.take_waiting_jobs(&systemd, &mut jobs, &mut services).await?;
                 self.read_output(name, &properties).await;
                 deferred.push(self.seen(name, entry, &properties));
             }
@@ -225,7 +225,7 @@ impl SystemdWatch {
         }
     }
 
-    async fn hear_waiting(
+    async fn take_waiting_jobs(
         &mut self,
         systemd: &Systemd,
         jobs: &mut Jobs,

@@ -127,7 +127,7 @@ impl KubernetesSettings {
     /// How long a reboot waits by default.
     pub const DRAIN_FOR: Duration = Duration::from_secs(600);
 
-    /// The conditions by default, with the shipped rules that they stand for.
+    /// The conditions by default, with the shipped rules that set them.
     pub fn default_conditions() -> Vec<NodeCondition> {
         let condition = |kind: &str, alerts: &[&str]| NodeCondition {
             kind: kind.into(),

@@ -1,7 +1,7 @@
 //! The head of a GGUF file: how much KV cache a token of its model takes.
 //!
 //! The format is described at github.com/ggml-org/ggml/blob/master/docs/gguf.md: little-endian
-//! numbers, keys of text, values with a type. Keys of the model stand before those of the
+//! numbers, keys of text, values with a type. Keys of the model precede those of the
 //! tokenizer, which are long.
 
 #[cfg(test)]

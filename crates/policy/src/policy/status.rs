@@ -107,10 +107,10 @@ pub struct EngineStatus {
     pub load_read_bytes: Option<u64>,
     /// All memory of its processes.
     pub memory_bytes: u64,
-    /// What it said when it was asked last.
+    /// The result of its last health check.
     pub health: Option<EngineHealth>,
-    /// When it was seen last, on the uptime clock.
-    pub looked: Duration,
+    /// The time of its last scan, on the uptime clock.
+    pub scanned_at: Duration,
     /// Its processes that serve while others of it take in a model.
     pub serving: BTreeSet<ProcessId>,
 }

@@ -9,20 +9,20 @@ use crate::{Reading, SeriesKey};
 enum Does {
     Nothing,
     Stays,
-    Tells(Reading<f64>),
+    Reports(Reading<f64>),
 }
 
 fn does() -> impl Strategy<Value = Does> {
     prop_oneof![
         4 => Just(Does::Stays),
-        4 => (0..4_i32).prop_map(|value| Does::Tells(Reading::Value(f64::from(value)))),
+        4 => (0..4_i32).prop_map(|value| Does::Reports(Reading::Value(f64::from(value)))),
         1 => Just(Does::Nothing),
         1 => prop::sample::select(vec![
-            Does::Tells(Reading::Failed),
-            Does::Tells(Reading::Unsupported),
-            Does::Tells(Reading::Value(f64::NAN)),
-            Does::Tells(Reading::Value(f64::INFINITY)),
-            Does::Tells(Reading::Value(-0.0)),
+            Does::Reports(Reading::Failed),
+            Does::Reports(Reading::Unsupported),
+            Does::Reports(Reading::Value(f64::NAN)),
+            Does::Reports(Reading::Value(f64::INFINITY)),
+            Does::Reports(Reading::Value(-0.0)),
         ]),
     ]
 }
@@ -137,7 +137,7 @@ proptest! {
                 match does {
                     Does::Nothing => continue,
                     Does::Stays => {}
-                    Does::Tells(reading) => *last = reading,
+                    Does::Reports(reading) => *last = reading,
                 }
                 store.append(id, now_ms, *last);
             }

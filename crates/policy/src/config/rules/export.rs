@@ -250,7 +250,7 @@ pub fn prometheus_object(
         push(&mut out, format_args!("    {}: {}\n", quoted(key), quoted(value)));
     }
     out.push_str("spec:\n");
-    // A text of several lines is a block, whose lines may all stand further right.
+    // A text of several lines is a block, whose lines may all be indented further.
     groups.lines().for_each(|line| push(&mut out, format_args!("  {line}\n")));
     out
 }

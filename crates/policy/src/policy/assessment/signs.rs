@@ -34,7 +34,7 @@ struct HungTask {
     seconds: u64,
 }
 
-/// A task that was looked up.
+/// A reported task, as a later sample shows it.
 #[derive(Clone, Debug)]
 struct Task {
     seen: ObservedTask,
@@ -59,7 +59,7 @@ pub(super) struct Signs {
 }
 
 impl Signs {
-    /// Somebody has looked who has the driver open.
+    /// Takes a sample of who has the driver open.
     pub(super) fn take_holders(&mut self, readings: &HolderReadings) {
         let users = || readings.holders.iter().filter(|holder| holder.uses_driver());
         self.users = users().map(|holder| holder.id.pid).collect();

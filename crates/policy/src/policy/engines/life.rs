@@ -593,7 +593,7 @@ impl Life {
             load_read_bytes: self.load_read,
             memory_bytes: self.now.memory,
             health: self.health.clone(),
-            looked: self.sampled,
+            scanned_at: self.sampled,
             serving: self.serving(),
         }
     }

@@ -492,7 +492,7 @@ impl Engines {
     }
 
     /// The same as it was seen last. Where none is confirmed, one that claims to be in that
-    /// container: nothing but a start that is held back follows from it.
+    /// container: nothing but a deferred start follows from it.
     pub(super) fn seen_of_held(&self, held: &Workload) -> Option<&EngineSeen> {
         let claims = |life: &&Life| life.seen().unproven_container() == Some(&held.id);
         let claimed = || self.lives.values().map(|(life, _)| life).find(claims);

@@ -138,7 +138,7 @@ pub(super) struct Fleet {
     own: [OwnTurn; FleetAction::ALL.len()],
 }
 
-/// How other nodes stand in the way of an action.
+/// The nodes that count against an action of this one.
 struct Count {
     allowed: usize,
     /// Have acted lately, or come first.

@@ -210,7 +210,7 @@ impl World {
 
     fn take_answer(&mut self, tick: u64, message: &Message, stage: LeaseStage) {
         let line = &mut self.lines[message.start][message.member];
-        // Who no longer listens does not hear it.
+        // A requester that no longer listens does not receive it.
         if line.under_way != Some((message.turn, message.called)) {
             return;
         }

@@ -182,7 +182,7 @@ impl LeaseBook {
         Ok(self.get(id).map(|lease| lease.state.clone()))
     }
 
-    /// The requester of a granted lease was heard of.
+    /// The requester of a granted lease has sent another request.
     fn renew(&mut self, id: &str, call: LeaseCall, now: Duration) {
         let lease = self.leases.iter_mut().find(|lease| *lease.request.id == *id);
         let Some(LeaseState::Granted { renew_by, .. }) = lease.map(|lease| &mut lease.state) else {
@@ -325,7 +325,7 @@ impl LeaseBook {
             let Some(lease) = self.leases.get_mut(at) else { break };
             match result {
                 Ok(mut state) if may_take => {
-                    // Its requester may have gone: it must be heard of once more.
+                    // Its requester may have ended: it must send one more request.
                     if let LeaseState::Granted { renew_by, .. } = &mut state
                         && !takes
                     {
@@ -488,7 +488,7 @@ impl Lease {
         }
     }
 
-    /// Whether all nodes of its start have granted it, and its requester was heard of since.
+    /// Whether all nodes of its start have granted it, and its requester has sent a request since.
     pub(super) fn is_confirmed(&self, now: Duration) -> bool {
         match &self.state {
             LeaseState::Granted { renew_by: Some(then), .. } => {

@@ -189,7 +189,7 @@ proptest! {
     ) {
         let mut now = Duration::from_secs(5);
         let mut pace = Pace::new(now);
-        let room = pace.past.capacity();
+        let capacity = pace.past.capacity();
         for (wait_ms, memory, stirred) in samples {
             now += Duration::from_millis(wait_ms);
             pace.measured(now, memory);
@@ -206,7 +206,7 @@ proptest! {
             prop_assert!(interval <= rules.max(FAST));
             prop_assert!(!stirred || interval <= WATCHFUL);
             prop_assert!(memory.is_some() || interval <= WATCHFUL);
-            prop_assert_eq!(pace.past.capacity(), room);
+            prop_assert_eq!(pace.past.capacity(), capacity);
         }
     }
 

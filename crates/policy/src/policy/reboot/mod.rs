@@ -201,7 +201,7 @@ impl Reboots {
         }
     }
 
-    /// Somebody has looked who is logged in.
+    /// Takes a sample of who is logged in; an older one is dropped.
     pub(super) fn observe_users(&mut self, readings: &LoggedInReadings) {
         if self.users.as_ref().is_none_or(|known| known.at <= readings.at) {
             self.users = Some(readings.clone());

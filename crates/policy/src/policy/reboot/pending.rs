@@ -134,7 +134,7 @@ impl PendingReboot {
         self.moved = now;
     }
 
-    /// Whether it was held back since then, and by something else than the cluster's slot.
+    /// Whether a guard rail has blocked it since then, other than the cluster's slot.
     pub(super) fn is_stuck_since(&self, then: Duration) -> bool {
         let is_held = self.held.as_ref().is_some_and(|held| held.reason != HoldReason::NoSlot);
         self.stage == PendingStage::Waiting && is_held && self.moved <= then

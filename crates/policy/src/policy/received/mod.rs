@@ -337,7 +337,7 @@ impl TrackedAlerts {
         }
     }
 
-    /// Gives it a series, if there is room for one; whether there is.
+    /// Gives it a series, unless all of them are taken. Returns whether it has one.
     fn show(&mut self, fingerprint: &str, context: &mut ReceivedContext<'_>) -> bool {
         let Some(tracked) = self.alerts.get_mut(fingerprint) else { return false };
         tracked.slot = self.slots.take(&tracked.alert.labels, context.at, context.store);

@@ -214,7 +214,7 @@ fn too_many_alerts_make_rules_unknown_until_some_end() {
     assert_eq!((world.value(ignored), world.firing()), (1.0, MOST_SHOWN + 1));
     assert_eq!(world.state(0), RuleState::Unknown, "which of them fire is not known");
     world.post(vec![firing(&name(MOST_SHOWN), 0)]);
-    assert_eq!(world.state(0), RuleState::Unknown, "repeated, it has no more room than before");
+    assert_eq!(world.state(0), RuleState::Unknown, "repeated, it has no series either");
     world.post(vec![resolved("0000", 0)]);
     assert_eq!(world.state(0), RuleState::Firing, "it is within the bound, repeated or not");
     // Labels without number do not use the store up.
