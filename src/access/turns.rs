@@ -15,7 +15,6 @@ pub(super) const WAITING_OF_ADDRESS: usize = 4;
 /// Addresses with waiting requests.
 pub(super) const WAITING_ADDRESSES: usize = 64;
 
-/// The queue.
 #[derive(Debug, Default)]
 pub(super) struct AccessTurns(Mutex<TurnQueue>);
 

@@ -10,7 +10,6 @@ pub(super) fn perform(file: &mut Sysctl) -> Result<(), SysctlError> {
     file.write("1")
 }
 
-/// The sysctl file.
 pub(super) fn file(procfs: &Path) -> Sysctl {
     Sysctl::new(procfs, "vm/compact_memory")
 }

@@ -14,7 +14,6 @@ pub(super) fn perform(file: &mut Sysctl, what: CacheKind, sync: bool) -> Result<
     file.write(value(what))
 }
 
-/// The sysctl file.
 pub(super) fn file(procfs: &Path) -> Sysctl {
     Sysctl::new(procfs, "vm/drop_caches")
 }

@@ -34,7 +34,6 @@ pub struct ApproveArguments {
     #[command(flatten)]
     words: AttributionArguments,
 
-    /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
 }
@@ -76,7 +75,6 @@ pub struct DenyArguments {
     #[command(flatten)]
     words: AttributionArguments,
 
-    /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
 }

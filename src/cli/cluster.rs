@@ -14,7 +14,6 @@ use crate::model::{duration_text, measured_bytes_text, printable};
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct ClusterArguments {
-    /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
 }

@@ -21,7 +21,6 @@ use crate::model::{
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
 pub struct EnginesArguments {
-    /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
 
@@ -86,7 +85,6 @@ struct EngineRow {
     pod: Option<Pod>,
 }
 
-/// A deferred restart.
 #[derive(Debug, Deserialize)]
 struct DeferredRestart {
     name: String,
@@ -99,7 +97,6 @@ struct DeferredRestart {
     estimated_seconds: Option<f64>,
 }
 
-/// The load of an engine.
 #[derive(Debug, Deserialize)]
 struct EngineLoad {
     kv_cache_usage: Option<f64>,

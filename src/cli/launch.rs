@@ -56,7 +56,6 @@ pub struct LaunchArguments {
     #[command(flatten)]
     places: PlaceArguments,
 
-    /// The lease.
     #[command(flatten)]
     lease: LeaseArguments,
 

@@ -30,7 +30,6 @@ pub struct LeaseCommandArguments {
     #[command(flatten)]
     places: PlaceArguments,
 
-    /// The lease.
     #[command(flatten)]
     lease: LeaseArguments,
 

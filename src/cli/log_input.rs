@@ -214,7 +214,6 @@ fn odd_bytes(line: &[u8]) -> u64 {
     count
 }
 
-/// A piece of the input.
 #[derive(Debug, PartialEq)]
 enum InputPiece<'a> {
     /// A line without its end, or a record of a JSON document on one line.
@@ -267,7 +266,6 @@ fn each_line(
     }
 }
 
-/// The rest of a line.
 struct RestOfLine<'i, R> {
     input: &'i mut R,
     is_over: bool,

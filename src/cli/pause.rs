@@ -33,7 +33,6 @@ pub struct PauseArguments {
     #[command(flatten)]
     words: AttributionArguments,
 
-    /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
 }
@@ -56,7 +55,6 @@ pub struct ResumeArguments {
     #[command(flatten)]
     words: AttributionArguments,
 
-    /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
 }

@@ -52,7 +52,6 @@ pub struct QueryArguments {
     #[arg(long, value_name = "PATH")]
     recording: Option<PathBuf>,
 
-    /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
 }
@@ -89,7 +88,6 @@ fn step(text: &str) -> Result<Duration, String> {
     if step.is_zero() { Err("a step is longer than 0".to_owned()) } else { Ok(step) }
 }
 
-/// The times of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct QueryTimes {
     /// `None`: one instant alone.

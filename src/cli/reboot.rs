@@ -53,7 +53,6 @@ pub struct RebootArguments {
     #[arg(long, value_name = "NAME")]
     author: Option<String>,
 
-    /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
 }

@@ -87,9 +87,7 @@ pub fn execute(arguments: &ReplayArguments) -> anyhow::Result<Exit> {
     }
 }
 
-/// An item of a source.
 pub(super) enum SourceItem {
-    /// An entry of a recording.
     Entry(Box<RecordingEntry>),
     /// The source is a log without recorded decisions.
     Log,

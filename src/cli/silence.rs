@@ -48,7 +48,6 @@ pub struct SilenceArguments {
     #[command(flatten)]
     words: AttributionArguments,
 
-    /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
 }

@@ -14,7 +14,6 @@ use crate::model::{NodeHealthLevel, Picture};
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct StatusArguments {
-    /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
 

@@ -102,7 +102,6 @@ impl StyledRow {
         format!("{}{text}", screen.paint(self.tone, &self.head))
     }
 
-    /// Prints it.
     pub(super) fn print(&self) {
         outln!("{}", self.shown(Screen::of_output()));
     }

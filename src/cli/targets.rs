@@ -12,7 +12,6 @@ const SUBJECTS: [&str; 8] =
 /// Names of processes, and patterns of files, that are kept of a target.
 const MOST_PARTS: usize = 4;
 
-/// The labels of an alert.
 pub(super) type AlertLabels = BTreeMap<Arc<str>, Arc<str>>;
 
 /// What a decision works on, by a name that outlives its processes. A notice is about what its

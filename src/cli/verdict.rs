@@ -14,7 +14,6 @@ use crate::model::{MemoryState, measured_bytes_text};
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct VerdictArguments {
-    /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
 }

@@ -346,7 +346,6 @@ impl Claim<'_> {
     }
 }
 
-/// The inode in a link to a socket.
 fn socket_inode(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }

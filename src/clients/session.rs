@@ -103,7 +103,6 @@ pub(super) type Header = (&'static str, &'static str);
 /// The credentials of a request.
 #[derive(Debug, Default)]
 struct CallCredentials {
-    /// The key of an engine.
     key: Option<EngineKey>,
     /// The credentials for a server other than an engine.
     secret: Option<Secret>,

@@ -506,7 +506,6 @@ fn prepare_process(loaded: &LoadedConfig) {
     preflight::report(loaded);
 }
 
-/// The id of this boot.
 fn find_boot_id(settings: &Settings) -> Option<String> {
     // A fake procfs may lack it; the kernel's own has the same id.
     [&*settings.path.procfs, Path::new("/proc")].into_iter().find_map(|procfs| {

@@ -75,7 +75,6 @@ pub(super) fn record_step(otlp: &Otlp, step: &Step) {
     }
 }
 
-/// Records an outcome.
 pub(super) fn record_outcome(otlp: &Otlp, outcome: &Outcome) {
     otlp.record(|| TraceInput::Outcome(outcome.clone()));
 }

@@ -71,7 +71,6 @@ impl PauseState {
     }
 }
 
-/// A change of the pause.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PauseChange {
     pub(super) pause: Option<Pause>,

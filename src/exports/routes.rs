@@ -509,7 +509,6 @@ pub(super) fn refusal(uri: &Uri, status: StatusCode, kind: &str, text: &str) -> 
     }
 }
 
-/// A text response.
 pub(super) fn plain(status: StatusCode, text: impl Into<String>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
     (status, kind, text.into()).into_response()

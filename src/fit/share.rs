@@ -5,7 +5,6 @@ pub(super) fn hundredths(share: f64) -> u64 {
     (share * 100.0).round() as u64
 }
 
-/// The bytes of a share.
 pub(super) fn usable_bytes(share: f64, whole: u64) -> u64 {
     let bytes = u128::from(whole) * u128::from(hundredths(share)) / 100;
     u64::try_from(bytes).unwrap_or(u64::MAX)

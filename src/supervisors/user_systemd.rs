@@ -275,7 +275,6 @@ pub fn passed_on(message: &mut [u8]) -> Option<usize> {
     size(message)
 }
 
-/// A number in a message.
 fn number(message: &[u8], at: usize) -> Option<usize> {
     let bytes = message.get(at..at.checked_add(4)?)?.try_into().ok()?;
     let number = match message.first()? {

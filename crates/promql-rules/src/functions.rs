@@ -237,7 +237,6 @@ impl Function {
         &FUNCTIONS[self as usize]
     }
 
-    /// The type of its value.
     pub(super) fn returns(self) -> ValueType {
         self.signature().returns
     }

@@ -346,7 +346,6 @@ impl ValueType {
 }
 
 impl Node {
-    /// The type of its value.
     pub(super) fn value_type(&self) -> ValueType {
         match &self.kind {
             Kind::Number(_) => ValueType::Scalar,

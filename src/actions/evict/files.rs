@@ -113,7 +113,6 @@ impl ModelFile {
         act(self.handle()?.as_fd())
     }
 
-    /// Its cached bytes.
     pub(super) fn cached_bytes(&self) -> io::Result<u64> {
         let pages = self.pages(0, 0)?;
         Ok(pages.cached.saturating_mul(procfs::page_size()))

@@ -38,7 +38,6 @@ pub(super) struct ChunkId {
     pub(super) chunk: usize,
 }
 
-/// One sample of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ChunkSample {
     /// Bytes in memory.
@@ -87,7 +86,6 @@ struct HotChunk {
     samples_left: u8,
 }
 
-/// The ledger of one load.
 #[derive(Debug)]
 pub(super) struct LoadLedger {
     files: Vec<FileChunks>,

@@ -98,7 +98,6 @@ struct DueChunks {
     must_go: u64,
 }
 
-/// A tracked load.
 #[derive(Debug)]
 pub(super) struct TrackedLoad {
     pub(super) mounts: Mounts,

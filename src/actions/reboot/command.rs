@@ -119,7 +119,6 @@ fn watch(mut child: Child) -> io::Result<Receiver<io::Result<ExitStatus>>> {
     Ok(ended)
 }
 
-/// The output of a command.
 struct CommandOutput {
     kept: Arc<Mutex<Vec<u8>>>,
     ended: Receiver<()>,

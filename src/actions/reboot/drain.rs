@@ -47,7 +47,6 @@ impl Drainer {
         Self { engine_pods, uptime, since: None }
     }
 
-    /// Cordons the node.
     pub(super) fn cordon(&mut self, drain: &NodeDrain) -> Result<String, String> {
         self.since.get_or_insert_with(self.uptime);
         let change = NodeChange::Hold(NodeHold { by: ChangeOwner::Reboot, taint: None });

@@ -52,7 +52,6 @@ pub(super) fn state(mounts: &SettingMounts, engine: &EngineTarget) -> io::Result
     }
 }
 
-/// Resumes the engine.
 pub(super) fn resume(mounts: &SettingMounts, engine: &EngineTarget) -> io::Result<()> {
     let endpoint = Endpoint::of(&mounts.procfs, engine);
     let endpoint = endpoint.ok_or_else(|| io::Error::other("its address is not known"))?;

@@ -70,7 +70,6 @@ pub(super) struct SettingChange {
     pub(super) old: String,
     /// The new value.
     pub(super) new: String,
-    /// The id of the boot.
     pub(super) boot_id: String,
     /// The id of the decision that changes it.
     pub(super) decision: DecisionId,

@@ -30,7 +30,6 @@ pub(crate) struct ControlClient {
     patience: Option<Duration>,
 }
 
-/// The response of the daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DaemonResponse {
     pub(crate) status: u16,

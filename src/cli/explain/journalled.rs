@@ -91,7 +91,6 @@ impl OpenedJournal {
         rows
     }
 
-    /// The decision of that number.
     pub(super) fn decision(&self, number: i64) -> Option<DecisionRecord> {
         let query = DecisionQuery {
             after_id: number.checked_sub(1),

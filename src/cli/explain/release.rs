@@ -17,7 +17,6 @@ const SHOWN: usize = 5;
 /// Releases that are searched for those of the engine.
 const MAX_SEARCHED: usize = 1_000;
 
-/// A journalled release.
 struct JournalledRelease {
     at: Timestamp,
     engine: String,

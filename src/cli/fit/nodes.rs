@@ -183,7 +183,6 @@ impl Nodes {
     }
 }
 
-/// One pool of a node.
 fn pool_of(name: &Arc<str>, answer: &Value, pool: &str) -> Result<FitNode, String> {
     if answer["pools"].is_null() && answer["pool"] == *pool {
         return node(name, answer);

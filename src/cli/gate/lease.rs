@@ -45,7 +45,6 @@ pub(crate) struct LeaseArguments {
     no_lease: bool,
 }
 
-/// Whose lease it is.
 pub(crate) enum LeaseOwner {
     /// This process stays until the engine ends.
     Own,
@@ -281,7 +280,6 @@ impl StartLease {
         let _ = Builder::new().name("lease".to_owned()).spawn(count);
     }
 
-    /// Gives it back.
     pub(crate) fn give_back(&self) {
         // Without the ledger it ends with its process, or with its time.
         let _ = self.ledger.update(|book| book.end(&self.request.id, LeaseEnd::Withdrawn));

@@ -69,7 +69,6 @@ pub struct GateArguments {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// The lease.
     #[command(flatten)]
     lease: LeaseArguments,
 

@@ -36,7 +36,6 @@ pub(crate) struct GateWait<'w> {
 /// The result of one sample, for the progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitProgress<'l> {
-    /// The gate's response.
     pub(crate) response: &'l GateResponse,
     /// The time waited so far.
     pub(crate) waited: Duration,
@@ -57,7 +56,6 @@ pub(crate) enum WaitEnd {
     Stopped,
 }
 
-/// The result of a wait.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitResult {
     pub(crate) ended: WaitEnd,

@@ -27,7 +27,6 @@ const PATIENCE_AT_LAST: Duration = Duration::from_secs(6);
 /// The daemon's limit of a request.
 const MOST_BODY_BYTES: usize = 15 << 10;
 
-/// The state of the link.
 #[derive(Clone, Debug, Default)]
 struct LinkState {
     phase: Option<EnginePhase>,

@@ -87,7 +87,6 @@ pub(super) enum CommandStartError {
     Failed(anyhow::Error),
 }
 
-/// The result of the command.
 #[derive(Debug)]
 pub(super) struct CommandResult {
     pub(super) head: ProcessId,

@@ -8,7 +8,6 @@ use super::read::{StoredLoad, release_text};
 use super::show::{bytes, count, seconds};
 use crate::model::{LoadReceipt, measured_bytes_text, printable};
 
-/// An amount of a receipt.
 type ReceiptAmount = (&'static str, fn(&LoadReceipt) -> Option<u64>);
 
 const AMOUNTS: [ReceiptAmount; 9] = [

@@ -95,7 +95,6 @@ pub(super) struct LaterState {
 }
 
 impl EngineLives {
-    /// Takes an event.
     pub(super) fn take(&mut self, at: Timestamp, event: &EventKind, is_claimed: bool) {
         // Whoever can write such a line would promote a rule.
         if is_claimed || self.goes_on(at, event) || self.count >= MOST {

@@ -8,7 +8,6 @@ use crate::config::edit::Changes;
 use crate::model::{Grade, Grades, Mode, RuleId};
 use crate::policy::rule::{OverrideKey, Rule, RuleSet};
 
-/// The rules in force.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RulesInForce<'r> {
     pub(super) rules: &'r RuleSet,

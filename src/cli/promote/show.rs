@@ -167,7 +167,6 @@ fn list<'a>(
     Ok(())
 }
 
-/// An episode in one line.
 fn line(review: &EpisodeReview) -> String {
     let EpisodeReview { episode, result, why } = review;
     let times = match episode.acts {

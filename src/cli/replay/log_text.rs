@@ -48,7 +48,6 @@ const UNTIMED: Duration = Duration::from_millis(1);
 /// Records in one step.
 const RECORDS_A_STEP: usize = 1024;
 
-/// Reads a log.
 pub(super) fn read<R: BufRead>(log: LogInput<R>, name: &str, sink: Sink<'_>) -> anyhow::Result<()> {
     sink(SourceItem::Log)?;
     let mut player = LogPlayer::new(sink);

@@ -20,7 +20,6 @@ use crate::replayer::{Replayer, StepOutcome};
 const LIMIT: &str = "The recorded world does not react: whatever is decided here, what follows is \
                      what happened then.";
 
-/// Writes results.
 pub(super) struct ResultWriter<W: Write> {
     out: W,
     json: bool,

@@ -79,7 +79,6 @@ struct AlertOfDaemon {
     value: String,
 }
 
-/// One element of a condition.
 #[derive(Debug, Serialize)]
 struct ConditionElement {
     labels: Map<String, Json>,

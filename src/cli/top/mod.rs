@@ -24,7 +24,6 @@ use frame::{FrameSize, lines};
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct TopArguments {
-    /// The daemon.
     #[command(flatten)]
     daemon: DaemonArguments,
 

@@ -51,7 +51,6 @@ pub(super) enum Reclaims {
     NoController,
 }
 
-/// Access to Docker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DockerAccess {
     /// Its socket is writable.

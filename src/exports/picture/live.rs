@@ -56,7 +56,6 @@ impl Default for PictureFeed {
     }
 }
 
-/// The place of one client.
 struct ClientPlace(Arc<PictureFeed>);
 
 impl Drop for ClientPlace {
@@ -107,7 +106,6 @@ fn event(site: &Site) -> Option<Bytes> {
     Some([b"event: picture\ndata: ", &*json, b"\n\n"].concat().into())
 }
 
-/// One client.
 struct LiveClient {
     first: Option<Bytes>,
     events: watch::Receiver<Bytes>,

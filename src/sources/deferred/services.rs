@@ -26,7 +26,6 @@ const REPORTED_FOR: Duration = Duration::from_secs(30);
 const OF_INTEREST: [&str; 5] =
     ["ExecMainCode", "ExecMainStatus", "ExecMainStartTimestamp", "ExecMainExitTimestamp", "Result"];
 
-/// A tracked service.
 #[derive(Debug)]
 struct TrackedService {
     changes: Changes,

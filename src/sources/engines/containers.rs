@@ -56,7 +56,6 @@ pub(super) enum DockerState {
     Silent,
 }
 
-/// The known containers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KnownContainers {
     pub(super) containers: NodeContainers,

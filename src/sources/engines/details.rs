@@ -131,7 +131,6 @@ impl Details {
         self.is_starved.take()
     }
 
-    /// Begins a pass.
     pub(super) fn begin_pass(&mut self, now: Duration) {
         self.bounded.get_mut().begin(now);
     }

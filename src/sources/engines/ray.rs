@@ -34,7 +34,6 @@ pub(super) struct RayJob {
 }
 
 impl RayJobs {
-    /// The job of a process.
     pub(super) fn job(&self, id: ProcessId) -> Option<&RayJob> {
         self.jobs.get(&id)
     }

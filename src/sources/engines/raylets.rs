@@ -50,7 +50,6 @@ struct Worker {
 /// The log of a raylet.
 #[derive(Debug)]
 struct Log {
-    /// Its user.
     user: u32,
     files: Arc<OutputFiles>,
 }

@@ -70,7 +70,6 @@ pub struct Scanner {
     known: BTreeMap<u32, KnownProcess>,
     members: BTreeMap<ProcessId, ProcessId>,
     names: BTreeMap<ProcessId, Named>,
-    /// Launched engines.
     launched: Vec<LaunchedEngine>,
     /// The containers that runtimes have reported.
     containers: NodeContainers,

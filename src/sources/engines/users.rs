@@ -25,7 +25,6 @@ const SILENT_FOR: Duration = Duration::from_secs(30);
 /// The time limit of a response: socket activation starts Podman.
 const ANSWER_TAKES: Duration = Duration::from_secs(2);
 
-/// The runtimes of one user.
 #[derive(Debug)]
 struct UserRuntimes {
     listings: Vec<RuntimeListing>,

@@ -72,7 +72,6 @@ pub(super) struct HolderScan {
     is_urgent: bool,
 }
 
-/// The holdings of one process.
 #[derive(Debug, Default)]
 struct ProcessHoldings {
     devices: u32,

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 
 use super::LONGEST_LINE;
 
-/// A part of a line.
 struct LinePart<'a> {
     /// The stamp and the stream, with their spaces.
     head: &'a str,

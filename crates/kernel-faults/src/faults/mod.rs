@@ -504,7 +504,6 @@ fn is_other_message(text: &str) -> bool {
         || memory::allocation_failure(text).is_some_and(|failure| failure.comm.is_some())
 }
 
-/// An event of one line.
 fn of_one_line(text: &str) -> Option<KernelEvent> {
     memory::cma(text)
         .or_else(|| memory::nvmap(text))

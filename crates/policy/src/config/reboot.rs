@@ -51,7 +51,6 @@ const MOST_ARGUMENTS: usize = 64;
 const LONGEST: usize = 4_096;
 const LONGEST_NAME: usize = 255;
 
-/// Ways by name.
 #[derive(Clone, Copy)]
 enum RebootWayName {
     Logind,

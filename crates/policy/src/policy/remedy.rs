@@ -59,7 +59,6 @@ enum RemedyPhase {
     Acting(StepAct),
 }
 
-/// The act of a step.
 #[derive(Clone, Debug)]
 struct StepAct {
     act: Act,

@@ -29,7 +29,6 @@ impl Bounds {
     /// At least 0, and maybe NaN.
     const POSITIVE: Self = Self { least: 0.0, ..Self::ANY };
 
-    /// One number.
     pub(super) fn exactly(number: f64) -> Self {
         match number.is_nan() {
             true => Self::ANY,

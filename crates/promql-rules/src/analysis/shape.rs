@@ -98,7 +98,6 @@ impl Shape {
         Self { labels: BTreeMap::new(), single: true }
     }
 
-    /// The possible values of a label.
     pub(super) fn of(&self, label: &str) -> PossibleValues {
         self.labels.get(label).cloned().unwrap_or_else(PossibleValues::absent)
     }

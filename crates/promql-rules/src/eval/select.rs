@@ -15,7 +15,6 @@ struct Gaps {
     because: MissingReadings,
 }
 
-/// A series' window.
 pub(super) struct SeriesWindow<'s> {
     pub(super) key: &'s SeriesKey,
     pub(super) window: Window<'s>,

@@ -25,7 +25,6 @@ impl Sum {
     }
 }
 
-/// The sum of values.
 pub(super) fn sum(values: impl Iterator<Item = f64>) -> f64 {
     let mut sum = Sum::default();
     values.for_each(|value| sum.add(value));

@@ -11,7 +11,6 @@ const REGEX_SIZE: usize = 32 * 1024;
 /// The length limit of a searched text: finding all matches may take quadratic time.
 const MAX_SEARCHED: usize = 2048;
 
-/// A template function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TemplateFunction {
     Humanize,

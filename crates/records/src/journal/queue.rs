@@ -22,7 +22,6 @@ const POSITION_WAITS: Duration = Duration::from_secs(1);
 /// The receiver of the result of an intent.
 pub(super) type Receipt = SyncSender<Result<(), JournalError>>;
 
-/// A queued entry.
 #[derive(Debug)]
 pub(super) struct QueuedEntry {
     pub(super) record: JournalRecord,

@@ -81,9 +81,7 @@ const MOMENTS: [MachineState; 6] = [
 /// One machine at one time.
 #[derive(Debug)]
 pub(super) struct MachineSample {
-    /// Its series.
     pub(super) store: SeriesStore,
-    /// The time.
     pub(super) at: EvalTime,
     /// Its memory, in GiB; machines of one kind follow one another.
     pub(super) gib: f64,

@@ -161,7 +161,6 @@ struct RuleReader<'f> {
     uses: Vec<RemedyNameUse<'f>>,
 }
 
-/// A name in a remedy.
 struct RemedyNameUse<'f> {
     source: &'f SourceText,
     alert: Arc<str>,

@@ -19,7 +19,6 @@ const LEAST_HELD: u64 = 256 << 20;
 /// Holders that are named; further ones are counted.
 const NAMED: usize = 8;
 
-/// The state of the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DriverState {
     /// It is not polled, or polling fails.
@@ -33,7 +32,6 @@ pub(super) enum DriverState {
     Silent,
 }
 
-/// The inputs of an assessment.
 #[derive(Clone, Debug)]
 pub(super) struct AssessmentInputs<'f> {
     pub(super) unaccounted: Reading<u64>,

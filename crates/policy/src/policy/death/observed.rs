@@ -228,7 +228,6 @@ pub(in crate::policy) struct ObservedDeath<'a> {
 }
 
 impl ObservedDeath<'_> {
-    /// The death report.
     pub(in crate::policy) fn report(&self, context: &Context<'_>) -> DeathReport {
         let ended = self.ended(context.at);
         let lived = self.end.and_then(|end| end.lived);

@@ -108,7 +108,6 @@ pub(super) struct Life {
     settled: BTreeSet<ProcessId>,
     /// The node's memory when it began, if sampled and if no engine came or went since.
     before: Option<Levels>,
-    /// Why that is unknown.
     why_unknown: WhyUnknown,
     /// When it was last seen alive, what the node had then, and what it showed itself.
     alive: (Duration, Levels, ResidualMemory),

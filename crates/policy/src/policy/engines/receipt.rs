@@ -58,7 +58,6 @@ impl NodeView<'_> {
     }
 }
 
-/// Counters of the node.
 #[derive(Clone, Copy, Debug, Default)]
 struct NodeCounters {
     stalls: Option<u64>,

@@ -70,7 +70,6 @@ enum Phase {
 }
 
 impl MemberCall {
-    /// The stage that answers it.
     fn stage(self, answer: Option<&MemberAnswer>) -> Option<LeaseStage> {
         answer.filter(|answer| answer.turn == self.turn).map(|answer| answer.stage)
     }

@@ -38,7 +38,6 @@ const UNIFIED_IDS: [&str; 1] = ["2e12"];
 /// GH200 with 96 and 144 GB, GB200, GB300 (pci.ids; Kata's and Meta's documents).
 const COHERENT_IDS: [&str; 5] = ["2342", "2348", "2941", "31c2", "31c3"];
 
-/// A NUMA node.
 #[derive(Clone, Copy, Debug)]
 struct NumaNode {
     number: u32,

@@ -60,7 +60,6 @@ pub(super) struct TrackedAlerts {
     status: Arc<[ReceivedAlertStatus]>,
 }
 
-/// One alert.
 #[derive(Debug)]
 struct TrackedAlert {
     alert: Arc<ReceivedAlert>,

@@ -21,7 +21,6 @@ pub struct RecoveredRecords {
     pub damaged: u32,
 }
 
-/// A source of pages.
 pub(super) trait PageSource {
     /// Reads the page of a number; `UnexpectedEof`: there is none, or only a part.
     fn page(&self, number: u32, into: &mut [u8; PAGE_BYTES]) -> io::Result<()>;
