@@ -276,8 +276,8 @@ impl RecorderThread {
                     if let RecordingEntry::Step(step) = entry
                         && step.seen.len() <= MOST_USED
                     {
-                        // Excess steps are dropped.
-                        let _full = self.give_back.try_send(step.seen);
+                        // A full queue has enough buffers to use again: this one is freed.
+                        let _ = self.give_back.try_send(step.seen);
                     }
                 }
                 Err(TryRecvError::Empty) => std::thread::park_timeout(BATCH_FOR),

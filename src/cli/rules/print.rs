@@ -124,10 +124,9 @@ impl PrintedRules<'_> {
         let enforced = &self.loaded.rules.guard_rails.enforced;
         let mode = mode_text(self.loaded.settings.mode, enforced);
         // Writing to a string cannot fail.
-        let _written =
-            writeln!(out, "# Made by `umawarden rules print`; the node's mode is {mode}.");
+        let _ = writeln!(out, "# Made by `umawarden rules print`; the node's mode is {mode}.");
         if let Some(off) = off_text(&self.loaded.rules.shipped_off).filter(|_| is_whole) {
-            let _written = writeln!(out, "# {off}: {ADD_SHIPPED}");
+            let _ = writeln!(out, "# {off}: {ADD_SHIPPED}");
         }
         let groups = &self.loaded.rules.groups;
         out.push_str(if groups.is_empty() { "groups: []\n" } else { "groups:\n" });

@@ -77,9 +77,9 @@ pub fn prometheus_rules(rules: &RuleSet, options: &ExportOptions) -> String {
     out
 }
 
-/// Writing to a string cannot fail.
 pub(super) fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
-    let _written = out.write_fmt(text);
+    // Writing to a string cannot fail.
+    let _ = out.write_fmt(text);
 }
 
 fn write_group(group: &RuleGroup, all: &RuleSet, options: &ExportOptions, out: &mut String) {

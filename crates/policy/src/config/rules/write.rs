@@ -190,7 +190,7 @@ fn text(text: &str) -> String {
     }
     let mut out = String::new();
     // Writing to a string cannot fail.
-    let _written = out.write_str(&quoted(text));
+    let _ = out.write_str(&quoted(text));
     out
 }
 

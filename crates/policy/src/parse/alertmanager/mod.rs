@@ -170,7 +170,7 @@ fn fingerprint(labels: &BTreeMap<String, String>) -> String {
     let hash = bytes.fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _written = write!(text, "{hash:016x}");
+    let _ = write!(text, "{hash:016x}");
     text
 }
 

@@ -152,7 +152,8 @@ impl TrackedAlerts {
             match to {
                 ReceivedTurn::Firing => _ = self.begin(alert, context),
                 ReceivedTurn::Resolved if utc.is_some_and(|utc| is_recent(utc, context.at)) => {
-                    let _kept = self.keep_end(alert, context.at);
+                    // Without space for it, the alert may begin again if it comes late.
+                    let _ = self.keep_end(alert, context.at);
                 }
                 // No sender has resolved it.
                 ReceivedTurn::Resolved | ReceivedTurn::Forgotten => {}
@@ -324,7 +325,8 @@ impl TrackedAlerts {
             None => Arc::clone(alert),
         };
         context.report_turn(&self.cells, to, &ended);
-        let _kept = self.keep_end(&ended, context.at);
+        // Without space for it, the alert may begin again if it comes late.
+        let _ = self.keep_end(&ended, context.at);
     }
 
     /// Takes its series away.
