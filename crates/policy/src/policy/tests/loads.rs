@@ -125,9 +125,9 @@ impl LoadWorld {
         ];
         if self.now.subsec_millis() == 0 {
             let engines = self.engines.clone();
-            let looked =
+            let observed =
                 EngineReadings { read_at: at.uptime, engines, ..EngineReadings::default() };
-            seen.push(Observation::Engines(Box::new(looked)));
+            seen.push(Observation::Engines(Box::new(observed)));
             seen.extend(self.engines.iter().map(|engine| self.health(engine, at.uptime)));
         }
         for Event { kind, .. } in self.policy.step(at, &seen).events {

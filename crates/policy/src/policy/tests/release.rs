@@ -111,8 +111,8 @@ impl ReleaseWorld {
         if self.now.subsec_millis() == 0 {
             let engines = self.engines.clone();
             let read_at = at.uptime - self.late;
-            let looked = EngineReadings { read_at, engines, ..EngineReadings::default() };
-            seen.push(Observation::Engines(Box::new(looked)));
+            let readings = EngineReadings { read_at, engines, ..EngineReadings::default() };
+            seen.push(Observation::Engines(Box::new(readings)));
         }
         for Event { kind, .. } in self.policy.step(at, &seen).events {
             if let EventKind::Program(ProgramEvent::EngineRelease { release, .. }) = kind {
