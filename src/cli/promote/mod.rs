@@ -86,8 +86,8 @@ An episode lasts from the first act until the trouble ends.
   unclear          the journal does not say
   too recent       it is too early to say
 
-Readiness: ready; not enough seen, which is any doubt; would have been wrong. Ready needs 3 days of \
-observation (--observed) and, for stop, restart and reboot, 2 episodes, all of them right; for \
+Readiness: ready; not enough seen, which is any doubt; would have been wrong. Ready needs 3 days \
+of observation (--observed) and, for stop, restart and reboot, 2 episodes, all of them right; for \
 evict, drop and cordon 3, most of them right; for notice 1, and at most 24 notices a day. In \
 observe mode a remedy goes no further than its first step: enforce the grade of that, and the \
 journal has the next one.
