@@ -195,13 +195,13 @@ async fn relay(server: UnixStream, client: UnixStream) {
 
 /// Bounds what is passed on of one user. More waits, and with it the responses to that user's
 /// queries, which then miss their deadlines.
-struct Pace {
+struct RelayLimit {
     seconds: Interval,
     messages: usize,
     bytes: usize,
 }
 
-impl Pace {
+impl RelayLimit {
     fn new() -> Self {
         let mut seconds = interval(Duration::from_secs(1));
         // What a quiet connection has not used is not left for later.
@@ -228,9 +228,9 @@ async fn pass_on(
     to: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<()> {
     let mut message = Vec::new();
-    let mut pace = Pace::new();
+    let mut limit = RelayLimit::new();
     loop {
-        pace.wait().await;
+        limit.wait().await;
         message.clear();
         let first = from.read_u8().await?;
         message.push(first);
@@ -239,7 +239,7 @@ async fn pass_on(
             b'l' | b'B' => read_message(from, &mut message).await?,
             _ => read_line(from, &mut message).await?,
         }
-        pace.count(message.len());
+        limit.count(message.len());
         to.write_all(&message).await?;
     }
 }
