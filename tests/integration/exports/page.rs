@@ -51,7 +51,7 @@ pub fn engine(name: &str, anonymous: u64) -> EngineStatus {
         load_read_bytes: None,
         memory_bytes: anonymous,
         health: None,
-        looked: Duration::from_secs(99),
+        scanned_at: Duration::from_secs(99),
         serving: Default::default(),
     }
 }

@@ -88,7 +88,7 @@ fn with_engine(status: &mut Status, phase: EnginePhase, began: Moment, bytes: f6
         began: began.uptime,
         reason: "its weights are read".into(),
         last_load_took: Some(LOAD_TAKES),
-        looked: status.at.uptime,
+        scanned_at: status.at.uptime,
         ..engine(ENGINE, taken as u64)
     };
     engine.engine.model = Some("DeepSeek-R1-Distill-Qwen-7B".into());
