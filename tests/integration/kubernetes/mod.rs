@@ -219,7 +219,8 @@ fn a_server_that_fails_in_any_way_delays_nothing_and_all_comes_in_the_end() {
         assert_eq!(daemon.get("/metrics").0, 200);
         assert!(began.elapsed() < Duration::from_secs(5), "{fault:?}");
         let (took, _) = daemon.terminate();
-        assert!(took < Duration::from_secs(9), "{fault:?}: {took:?}");
+        // Less than `TimeoutStopSec=` of the unit.
+        assert!(took < Duration::from_secs(14), "{fault:?}: {took:?}");
         assert!(taints(&api).is_empty(), "{fault:?}");
     }
     api.set_fault(Fault::Status(503));
