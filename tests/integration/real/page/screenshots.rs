@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use umawarden::access::{AccessControl, AccessFiles};
 use umawarden::config::rules::parse_rules;
 use umawarden::config::shipped::shipped_rules;
-use umawarden::exports::{ClientLimits, NodeNames};
+use umawarden::exports::{ClientLimits, NodeNames, Queries};
 use umawarden::model::{
     DecisionId, EnginePhase, Mode, Moment, Reading, RecentEvent, RecentEventKind, RecentEventLevel,
     SeriesKey,
@@ -183,7 +183,13 @@ fn start() -> Server {
     let access = AccessControl::open(AccessFiles::default(), || moment(100)).unwrap();
     // A virtual machine, whose model is of no interest.
     let node = NodeNames { name: "node-1".into(), model: None };
-    start_at(node, uptime, access, ClientLimits::default(), no_queries())
+    start_at(
+        node,
+        uptime,
+        access,
+        ClientLimits::default(),
+        Queries { happened: Box::new(|_, _| Ok(Vec::new())), ..no_queries() },
+    )
 }
 
 #[test]
