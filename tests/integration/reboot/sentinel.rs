@@ -18,6 +18,9 @@ fn the_sentinel_is_removed_when_a_reload_or_restart_selects_another_method() {
         world.ordered(&SOON);
         until(&daemon, "handed over", 20, || stage(&daemon) == "handed_over");
         assert!(file.exists());
+        let expected = ["reboot: done", "perform_reboot: done", "call_off_reboot: done"];
+        // A killed program's last outcome would be unknown.
+        until(&daemon, "journalled", 10, || world.acts() == expected[..2]);
         fs::write(&config, "reboot: {way: logind}").unwrap();
         if is_restart {
             daemon.kill();
@@ -27,7 +30,6 @@ fn the_sentinel_is_removed_when_a_reload_or_restart_selects_another_method() {
         }
         until(&daemon, "withdrawn", 20, || !file.exists());
         until(&daemon, "cancelled", 10, || stage(&daemon) == "none");
-        let expected = ["reboot: done", "perform_reboot: done", "call_off_reboot: done"];
         until(&daemon, "reported", 10, || world.acts() == expected);
         assert_eq!(world.bus.reboots(), 0, "and no other method is used");
         daemon.terminate();
