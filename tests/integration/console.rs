@@ -1,7 +1,7 @@
 //! The console examples of README and book print what the program prints.
 //!
 //! A `console` block has commands behind `$ `, each followed by its output. `…` in the output
-//! stands for any text, and alone on a line for any lines. A command without output must succeed.
+//! matches any text, and any lines if it is alone on a line. A command without output must succeed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::book::{documents, example};
 use crate::daemon::{Daemon, binary};
 use crate::run::Node;
 
-/// Any lines, where it stands alone on one.
+/// Matches any lines if it is alone on a line, else any text.
 const ANYTHING: &str = "…";
 
 /// Commands that are not run, and why.

@@ -213,7 +213,7 @@ fn a_storm_on_a_thousand_nodes_is_a_hundred_requests_a_second() {
         of_a_thousand(600, |_, second| if second.is_multiple_of(60) { 30 } else { 0 });
     assert_eq!(each_second.iter().max(), Some(&(1_000 * MOST_EVENTS)));
     assert_eq!(each_second[..60].iter().sum::<usize>(), 25_000);
-    // What a bucket has gathered until the second minute is gone by then.
+    // Each bucket has used its burst in the first two minutes.
     let later: usize = each_second[120..].iter().sum();
     assert!((90..=102).contains(&(later / 480)), "{later} in 480 s");
 }

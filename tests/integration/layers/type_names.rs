@@ -1,4 +1,4 @@
-//! The name of a type stands once in a crate.
+//! A crate defines each name of a type once.
 
 use std::collections::BTreeMap;
 use std::fs;
