@@ -416,10 +416,20 @@ fn a_running_daemon_supplies_its_baseline_and_journals_the_preparation() {
     let (status, body) = daemon.get("/api/v1/gate?need=90GiB");
     assert_eq!(status, 200, "{body}");
     assert_eq!(daemon.get("/api/v1/gate?need=99GiB").0, 503);
-    let output = gate(&["--need=90GiB", "--timeout=5s", "--prepare"]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let printed = stderr(&output);
-    // How much of the file is cached depends on other tests, too.
+    // Another test can drop the caches of this machine between the reading and the eviction.
+    let prepare = || {
+        fs::read(&model).unwrap();
+        let output = gate(&["--need=90GiB", "--timeout=5s", "--prepare"]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let mut printed = prepare();
+    for _ in 0..20 {
+        if printed.contains("iB of 1 model files out of the page cache") {
+            break;
+        }
+        printed = prepare();
+    }
     assert!(printed.contains("iB of 1 model files out of the page cache"), "{printed}");
     assert!(
         printed.contains("dropped caches") && !printed.contains("not recorded in the journal"),
