@@ -124,10 +124,7 @@ impl NodeExecutor {
             }
             Err(error) => {
                 if self.leftovers.failures == 0 {
-                    tracing::warn!(
-                        "whether an earlier run has left a taint or a cordon is not known: \
-                         {error}; it is asked again"
-                    );
+                    tracing::warn!(error, "changes of an earlier run unknown, retrying");
                 }
                 self.leftovers.skipped =
                     ((1 << self.leftovers.failures.min(5)) - 1).min(MOST_SKIPPED);
@@ -142,14 +139,11 @@ impl NodeExecutor {
         let Some(daemon_set) = self.daemon_set.clone().filter(|_| may_hold) else { return false };
         match self.ask(async |api| api.leave_to(&daemon_set).await) {
             Ok(effect) => {
-                tracing::info!(
-                    effect,
-                    "the next pod takes over what is set in the Kubernetes node"
-                );
+                tracing::info!(effect, "the next pod takes over the Kubernetes node");
                 true
             }
             Err(why) => {
-                tracing::info!("taints and cordons of this node are undone: {why}");
+                tracing::info!(why, "taints and cordons of this node are undone");
                 false
             }
         }
@@ -213,10 +207,8 @@ impl Executor for NodeExecutor {
             return;
         }
         if let Err(error) = self.change(&NodeChange::ReleaseAll) {
-            tracing::warn!(
-                "a taint or a cordon may be left in the Kubernetes node: {error}; the next start \
-                 undoes it"
-            );
+            let effect = "the next start undoes it";
+            tracing::warn!(error, effect, "taint or cordon may be left");
         }
     }
 }

@@ -12,8 +12,8 @@ pub fn notify(act: &Act) -> bool {
     tracing::warn!(
         rule = %printable(&act.rule.to_string()),
         decision = act.id.0,
-        "{}",
-        printable_beginning(message, MESSAGE_CHARS)
+        text = printable_beginning(message, MESSAGE_CHARS),
+        "notify"
     );
     true
 }

@@ -144,7 +144,7 @@ impl LazyLaneThreads {
             let (setup, common) = *parts;
             match LaneThreads::start(Lane::Reboot, setup, common) {
                 Ok(crew) => *self = Self::Running(crew),
-                Err(error) => tracing::error!("cannot start the thread that reboots: {error}"),
+                Err(error) => tracing::error!(%error, "cannot start the thread that reboots"),
             }
         }
         match self {
@@ -262,15 +262,18 @@ impl ActionWorker {
         let was_there = crews[0].is_some_and(|(_, was_there)| was_there);
         let undone_by = now().saturating_add(UNDOING_TAKES);
         if was_there && !hangs && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err() {
-            tracing::error!("not all temporary settings are back: the next start undoes them");
+            let effect = "the next start undoes them";
+            tracing::error!(effect, "not all temporary settings are back");
         }
         // The node has the record of what is set, also where its undo is carried out too late.
         if let Some(crew) = kubernetes
             && crew.undone.recv_timeout(undone_by.saturating_sub(now())).is_err()
         {
             tracing::warn!(
-                "a taint or a cordon may be left in the Kubernetes node, as the API server has not \
-                 answered within {UNDOING_TAKES:?}; the next start undoes it"
+                error = "the API server has not answered in time",
+                patience = ?UNDOING_TAKES,
+                effect = "the next start undoes it",
+                "taint or cordon may be left"
             );
         }
     }
@@ -380,7 +383,7 @@ impl Performer {
     fn guarded(&mut self, work: impl FnOnce(&mut (dyn Executor + Send))) {
         let done = catch_unwind(AssertUnwindSafe(|| work(&mut *self.setup.executor)));
         if let Err(panic) = done {
-            tracing::error!("{}", describe_panic(&*panic));
+            tracing::error!(error = describe_panic(&*panic), "action thread panicked");
         }
     }
 

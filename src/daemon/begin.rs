@@ -358,9 +358,7 @@ fn open_journal(settings: &Settings) -> Journal {
 
 fn resume_point(journal: &Journal, boot_id: &str) -> Option<ResumePoint> {
     journal.resume_point(boot_id, JOURNAL_TAKES).unwrap_or_else(|error| {
-        tracing::warn!(
-            "position in the kernel log and earlier events of this boot unknown: {error}"
-        );
+        tracing::warn!(%error, "earlier kernel events of this boot unknown");
         None
     })
 }
@@ -477,7 +475,7 @@ fn temporary_settings(
         boot_id,
         clock: clock::now,
         report: Box::new(move |text| {
-            tracing::warn!("{text}");
+            tracing::warn!(text, "temporary settings");
             journal.record(&JournalEntry::Note(Note { at: clock::now(), text }));
         }),
         tally: Arc::clone(tally),
@@ -500,7 +498,7 @@ fn prepare_process(loaded: &LoadedConfig) {
     }
     if let Err(error) = descriptors::keep_reserve() {
         tracing::warn!(
-            %error, "cannot keep descriptors back for stopping engines: raise LimitNOFILE="
+            %error, remedy = "raise LimitNOFILE=", "cannot reserve descriptors"
         );
     }
     preflight::report(loaded);
@@ -518,8 +516,11 @@ fn find_boot_id(settings: &Settings) -> Option<String> {
 /// so a position of its own. Without a boot id nothing is resumed.
 fn name_kernel_log(settings: &Settings, boot: Option<&str>, started: Moment) -> Arc<str> {
     let boot_id = boot.map(str::to_owned).unwrap_or_else(|| {
-        let procfs = settings.path.procfs.display();
-        tracing::warn!("no {BOOT_ID} in {procfs}: a restart may count kernel events again");
+        tracing::warn!(
+            path = %settings.path.procfs.join(BOOT_ID).display(),
+            effect = "a restart may count kernel events again",
+            "boot id unknown"
+        );
         format!("unknown-{}", started.utc_ms())
     });
     let kmsg = &settings.path.kmsg;

@@ -304,7 +304,7 @@ impl Daemon {
                 None => "no longer paused".to_owned(),
             },
         };
-        tracing::warn!("{text}");
+        tracing::warn!(text, "pause");
         self.note(at, text);
         if pause.is_some() {
             self.evicting.stop("the program is paused");
@@ -397,7 +397,7 @@ impl Daemon {
             self.see_own();
             self.alive.note(now.uptime, &self.journal);
             for text in self.evicting.notes() {
-                tracing::info!("{text}");
+                tracing::info!(text, "eviction");
                 self.note(now, text);
             }
             self.black_box.observe(now, &mut self.seen);
@@ -559,7 +559,7 @@ impl Daemon {
         self.otlp.end();
         self.kubernetes.end();
         for text in self.evicting.notes() {
-            tracing::info!("{text}");
+            tracing::info!(text, "eviction");
             self.journal.record(&JournalEntry::Note(Note { at: clock::now(), text }));
         }
         let stopped = Note { at: clock::now(), text: "stopped".to_owned() };

@@ -59,8 +59,8 @@ impl Search {
         let found = from.recv_timeout(START_WAITS).ok().flatten().map(observation);
         if found.is_none() {
             tracing::error!(
-                "what earlier runs did is not known yet: nothing but watching is done until the \
-                 journal can be read"
+                effect = "nothing but watching is done until the journal can be read",
+                "what earlier runs did is unknown"
             );
         }
         Ok((PastReceiver { from }, found))
@@ -79,7 +79,8 @@ impl Search {
                 }
                 Err(error) => {
                     let again_in = pause;
-                    tracing::warn!(?again_in, "cannot read the acts of earlier runs: {error:#}");
+                    let error = format!("{error:#}");
+                    tracing::warn!(?again_in, error, "cannot read the acts of earlier runs");
                     if to.send(None).is_err() {
                         return;
                     }

@@ -151,7 +151,7 @@ impl Recorder {
                 recorder.to = Some(to);
                 recorder.thread = Some(thread.thread().clone());
             }
-            Err(error) => tracing::error!("recording off: cannot start its thread: {error}"),
+            Err(error) => tracing::error!(%error, "recording off: cannot start its thread"),
         }
         recorder
     }
@@ -200,7 +200,7 @@ impl Recorder {
             thread.unpark();
         }
         if self.ended.recv_timeout(deadline).is_err() {
-            tracing::warn!("recording may lack its end: the disk is slow");
+            tracing::warn!("recording may lack its end: slow disk");
         }
     }
 
@@ -285,28 +285,27 @@ impl RecorderThread {
             }
         }
         if let Err(error) = self.ring.flush() {
-            tracing::warn!("{error}");
+            tracing::warn!(%error, "recording not written");
         }
         if let Err(error) = self.incidents.end() {
-            tracing::warn!("incident truncated: {error}");
+            tracing::warn!(%error, "incident truncated");
         }
     }
 
     fn keep(&mut self, entry: &RecordingEntry) {
         if let Err(error) = self.ring.take(entry) {
-            tracing::warn!("{error}");
+            tracing::warn!(%error, "recording not written");
         }
         match self.incidents.add(entry, &mut self.ring) {
             Ok(None) => {}
             Ok(Some(path)) => {
                 self.incidents_fail = false;
-                let path = path.display();
-                tracing::info!("incident kept for umawarden replay: {path}");
+                tracing::info!(path = %path.display(), "incident kept for umawarden replay");
             }
             Err(error) => {
                 self.incident_errors += 1;
                 if !std::mem::replace(&mut self.incidents_fail, true) {
-                    tracing::warn!("cannot keep the incident: {error}");
+                    tracing::warn!(%error, "cannot keep the incident");
                 }
             }
         }

@@ -37,7 +37,7 @@ pub(super) fn start(storage: &Path, boot_id: &str, now: Moment, ring: &Arc<Mutex
         tracing::debug!(points_found, "memory of the last hour read from the flight recorder");
     });
     if let Err(error) = started {
-        tracing::warn!("the plot of memory begins anew: cannot start its thread: {error}");
+        tracing::warn!(%error, "plot of memory begins anew: no thread");
     }
 }
 

@@ -18,7 +18,7 @@ impl Daemon {
             self.own.set_reload(false, now);
             let failure = ReloadFailure { at: now.utc, why: error.clone() };
             self.shared.reload_failure.store(Some(Arc::new(failure)));
-            tracing::error!(by, "reload failed, the current rules stay: {error}");
+            tracing::error!(by, error, "reload failed, the current rules stay");
             if let Some(by) = by {
                 self.note(now, format!("a reload by {by} failed"));
             }
@@ -50,7 +50,7 @@ impl Daemon {
         if !waiting.is_empty() {
             summary.push_str(&format!("; other settings need a restart: {waiting}"));
         }
-        tracing::info!(by, "reloaded: {summary}");
+        tracing::info!(by, summary, "reloaded");
         let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
         self.note(now, format!("reloaded{by}: {summary}"));
         Ok(summary)

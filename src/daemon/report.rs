@@ -58,7 +58,8 @@ impl StartReport {
                 self.old.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
             tracing::info!(
                 kinds = kinds.join(", "),
-                "the kernel log has events from before this start: see umawarden history"
+                remedy = "umawarden history",
+                "kernel log has events from before this start"
             );
         }
         let mut doubts = std::mem::take(&mut self.doubts);
@@ -182,59 +183,57 @@ fn event(event: &Event, now: Moment) {
         && let ProgramEvent::EnginePhase { engine, to, reason, pod, .. } = program
     {
         let pod = pod.as_ref().map(tracing::field::display);
-        return tracing::info!(engine, pod, phase = to.name(), "engine {engine} is {to}: {reason}");
+        return tracing::info!(engine, pod, phase = to.name(), reason, "engine phase");
     }
     if let EventKind::Program(program) = &event.kind
         && let ProgramEvent::EngineStuck { engine, stuck, reason, pod, .. } = program
     {
-        let is = if *stuck { "stuck" } else { "no longer stuck" };
         let pod = pod.as_ref().map(tracing::field::display);
-        return tracing::warn!(engine, pod, "engine {engine} is {is}: {reason}");
+        return match stuck {
+            true => tracing::warn!(engine, pod, reason, "engine stuck"),
+            false => tracing::warn!(engine, pod, reason, "engine no longer stuck"),
+        };
     }
-    if let EventKind::Program(lost @ ProgramEvent::EngineRankLost { engine, .. }) = &event.kind {
-        return tracing::warn!(engine, "engine {lost}");
+    if let EventKind::Program(program) = &event.kind
+        && let ProgramEvent::EngineRankLost { engine, node, reason, memory_bytes, .. } = program
+    {
+        return tracing::warn!(engine, node, reason, memory_bytes, "engine rank lost");
     }
     if let EventKind::Program(ProgramEvent::EngineRestart { engine, to, reason, .. }) = &event.kind
     {
-        let meaning = to.meaning();
-        return tracing::warn!(
-            engine,
-            state = to.name(),
-            "deferred restart of {engine}: {meaning}: {reason}"
-        );
+        let (state, meaning) = (to.name(), to.meaning());
+        return tracing::warn!(engine, state, meaning, reason, "deferred restart");
     }
     if let EventKind::Program(ProgramEvent::EngineDied { report }) = &event.kind {
         return death(report);
     }
     if let EventKind::Program(ProgramEvent::EngineRelease { engine, release, .. }) = &event.kind {
+        let text = release.to_string();
         return match release.end {
-            ReleaseEnd::Stayed => tracing::warn!(engine, "memory of {engine}: {release}"),
-            _ => tracing::info!(engine, "memory of {engine}: {release}"),
+            ReleaseEnd::Stayed => tracing::warn!(engine, text, "memory of a dead engine"),
+            _ => tracing::info!(engine, text, "memory of a dead engine"),
         };
     }
     if let EventKind::Program(ProgramEvent::EngineLoad { engine, receipt, .. }) = &event.kind {
-        return tracing::info!(engine, "load of {engine}: {receipt}");
+        return tracing::info!(engine, receipt = receipt.to_string(), "engine load");
     }
     if let EventKind::Program(ProgramEvent::Lease { who, .. }) = &event.kind {
-        return tracing::info!(detail, "lease of {who}");
+        return tracing::info!(who = &**who, detail, "lease");
     }
     if let EventKind::Program(ProgramEvent::UnaccountedBaseline { pool, bytes }) = &event.kind {
-        return tracing::info!(
-            pool = &**pool,
-            bytes,
-            "in no counter of the kernel while no engine runs"
-        );
+        return tracing::info!(pool = &**pool, bytes, "unaccounted baseline");
     }
     if let EventKind::Program(ProgramEvent::MemoryAssessed { state, evidence, .. }) = &event.kind {
         let (name, why) = (state.name(), evidence.join("; "));
         let is_bad = matches!(state, MemoryState::Leaked | MemoryState::Wedged);
+        let meaning = state.meaning();
         return match is_bad {
-            true => tracing::error!(verdict = name, "memory: {}: {why}", state.meaning()),
-            false => tracing::info!(verdict = name, "memory: {}: {why}", state.meaning()),
+            true => tracing::error!(verdict = name, meaning, why, "memory assessed"),
+            false => tracing::info!(verdict = name, meaning, why, "memory assessed"),
         };
     }
     if let EventKind::Program(ProgramEvent::ReceivedAlert { to, alert }) = &event.kind {
-        return tracing::info!(state = to.name(), "received alert {alert} {}", to.words());
+        return tracing::info!(state = to.name(), alert = alert.to_string(), "received alert");
     }
     match event.utc.filter(|utc| old_by(*utc, now).is_some()) {
         _ if event.is_claimed() => {
@@ -269,11 +268,11 @@ fn log_old(event: &Event) {
 fn death(report: &DeathReport) {
     let (engine, killer, is_failure) = (&report.who.name, report.killer.name(), report.is_failure);
     let advice = report.advice.join("; ");
-    let cause = report.cause.as_deref();
+    let (cause, text) = (report.cause.as_deref(), report.sentence());
     if is_failure {
-        tracing::warn!(%engine, killer, cause, advice, "{}", report.sentence());
+        tracing::warn!(%engine, killer, cause, advice, text, "engine died");
     } else {
-        tracing::info!(%engine, killer, "{}", report.sentence());
+        tracing::info!(%engine, killer, text, "engine ended");
     }
 }
 
@@ -306,7 +305,7 @@ fn decision(decision: &DecisionRecord) {
             let left = decision.goes_ahead.map(|due| due.duration_since(decision.at.utc));
             let left = left.and_then(|left| Duration::try_from(left).ok()).map(seconds_text);
             let mode = mode.name();
-            tracing::warn!(%id, %rule, mode, left, because, "announced: {text}");
+            tracing::warn!(%id, %rule, mode, left, because, text, "announced");
         }
         (Decision::Hold(reason), _) => {
             let (reason, grade) =
@@ -336,10 +335,10 @@ pub(super) fn journal_lacks_newest(dir: &Path, error: &JournalError) {
     };
     tracing::error!(
         reason,
-        "the journal lacks its newest entries: `umawarden history` will not show them, this log \
-         has them; the kernel log is read again from where the journal ends. Check the space, \
-         the permissions and the health of the disk of {}",
-        dir.display()
+        dir = %dir.display(),
+        effect = "this log alone has them; the kernel log is read again from where they begin",
+        remedy = "check the space, the permissions and the health of the disk",
+        "the journal lacks its newest entries"
     );
 }
 

@@ -130,7 +130,7 @@ fn read_past(live: &LiveSamples, folder: &Path) {
         true
     });
     for remark in &remarks {
-        tracing::info!("samples of the past are incomplete: {remark}");
+        tracing::info!(%remark, "samples of the past are incomplete");
     }
     let failure = remarks.first().filter(|_| history.oldest_ms().is_none());
     live.put_past(history, failure.cloned());

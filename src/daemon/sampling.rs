@@ -55,7 +55,7 @@ impl Sampling {
                 let trigger = PressureTrigger::set(procfs).inspect_err(|error| {
                     // The preflight reports a kernel without pressure.
                     if has_pressure(procfs) {
-                        tracing::info!("no memory pressure alarm: {error}");
+                        tracing::info!(%error, "no memory pressure alarm");
                     }
                 });
                 let pace = Pace::new(clock::uptime());

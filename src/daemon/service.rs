@@ -170,7 +170,7 @@ impl DaemonService {
         runtime.spawn(taker.take(sender, orders));
         runtime.spawn(async move {
             if let Err(error) = crate::exports::serve(listeners, Arc::new(served), stopped).await {
-                tracing::error!("HTTP server failed: {error}");
+                tracing::error!(%error, "HTTP server failed");
             }
         });
         Ok(Self { runtime, commands: received, shutdown })

@@ -46,7 +46,7 @@ impl Settling {
         let is_locked = self.is_locked;
         let thread = thread::Builder::new().name("settle".to_owned());
         if let Err(error) = thread.spawn(move || settle_unlocked(is_locked)) {
-            tracing::warn!("cannot return freed memory: {error}");
+            tracing::warn!(%error, "cannot return freed memory");
         }
     }
 }
@@ -57,7 +57,7 @@ fn settle_unlocked(is_locked: bool) {
     settle();
     let locked = if is_locked { priority::lock_memory() } else { Ok(()) };
     if let Err(error) = unlocked.and(locked) {
-        tracing::warn!("cannot lock memory again: {error}");
+        tracing::warn!(%error, "cannot lock memory again");
     }
 }
 

@@ -35,6 +35,6 @@ pub(super) fn ignore() -> io::Result<()> {
 
 async fn log_first(name: String, mut signal: Signal) {
     if signal.recv().await.is_some() {
-        tracing::warn!("{name} ignored; SIGHUP reloads, SIGTERM ends");
+        tracing::warn!(signal = name, remedy = "SIGHUP reloads, SIGTERM ends", "signal ignored");
     }
 }

@@ -34,9 +34,10 @@ fn check(
     let age = now.saturating_sub(status.at.uptime);
     if !is_alive(age, patience) {
         tracing::error!(
-            "the loop has not sampled for {:.1} s; after {} s systemd restarts umawarden",
-            age.as_secs_f64(),
-            patience.as_secs()
+            ?age,
+            ?patience,
+            effect = "systemd restarts umawarden after that patience",
+            "the loop has not sampled"
         );
         return;
     }

@@ -143,7 +143,8 @@ impl BoundedReads {
             pid = id.pid,
             comm = comm.as_deref().unwrap_or_default().escape_debug().to_string(),
             uid = user,
-            "the process blocks its readers; skipped for 30 s and until its pending read returns"
+            skipped_for = ?RETRY_AFTER,
+            "the process blocks its readers"
         );
         let retry_at = self.now + RETRY_AFTER;
         self.silent.insert(id, Silent { user, retry_at, is_over });

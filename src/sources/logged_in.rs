@@ -57,7 +57,7 @@ impl LoggedInWatch {
             match start(self.sources.clone(), self.clock) {
                 Ok(thread) => self.thread = Some(thread),
                 Err(error) => {
-                    tracing::error!("cannot start the thread logged-in-watch: {error}");
+                    tracing::error!(%error, "cannot start the thread logged-in-watch");
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Allowed imports of modules, and names that pure modules may not use, as data.
 
+mod log_lines;
 mod type_names;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -329,7 +329,8 @@ impl Stop<'_> {
         if let Some(container) = &self.engine.claimed_container {
             tracing::warn!(
                 engine = %self.engine.name, %container,
-                "no runtime confirms its container: only the engine's own are signalled"
+                effect = "only the engine's own processes are signalled",
+                "no runtime confirms its container"
             );
         }
         if !self.engine.proof.is_of_container() {
@@ -344,7 +345,8 @@ impl Stop<'_> {
         if !alone {
             tracing::warn!(
                 engine = %self.engine.name, %container,
-                "other processes live in its container: only the engine's own are signalled"
+                effect = "only the engine's own processes are signalled",
+                "other processes live in its container"
             );
         }
         Ok(alone)
@@ -404,7 +406,7 @@ impl Stop<'_> {
         };
         tracing::warn!(
             engine = %self.engine.name, container = %id, %error,
-            "Docker has not confirmed that the container is to stop, and may start it again"
+            effect = "Docker may start it again", "Docker has not confirmed the stop"
         );
         Some(format!("its container's runtime has not confirmed, and may start it again: {error}"))
     }
@@ -429,7 +431,7 @@ impl Stop<'_> {
         let Some(Err(error)) = asked else { return again };
         tracing::warn!(
             engine = %self.engine.name, container = %id, %error,
-            "the container runtime has not confirmed that the container is to stop"
+            "the container runtime has not confirmed the stop"
         );
         format!("{again}; its runtime has not confirmed the stop: {error}")
     }

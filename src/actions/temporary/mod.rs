@@ -105,7 +105,7 @@ impl TemporarySettings {
         if UndoLog::is_there(&self.storage)
             && let Err(error) = self.ready()
         {
-            tracing::error!("temporary settings cannot be made, nor undone: {error}");
+            tracing::error!(error, "temporary settings unavailable");
         }
     }
 
@@ -281,7 +281,7 @@ impl TemporarySettings {
             && let Some(log) = &mut self.log
             && let Err(error) = log.tidy()
         {
-            tracing::warn!("{error}");
+            tracing::warn!(%error, "undo log not emptied");
         }
     }
 
@@ -326,7 +326,7 @@ impl TemporarySettings {
         let at = (self.clock)().utc;
         let Some(log) = &mut self.log else { return };
         if let Err(error) = log.end(number, result, found, at) {
-            tracing::warn!("{error}");
+            tracing::warn!(%error, "undo log not written");
             self.log = None;
         }
     }
@@ -337,7 +337,7 @@ impl TemporarySettings {
             let (log, found) = UndoLog::open(&self.storage).map_err(|error| error.to_string())?;
             if found.torn_bytes > 0 {
                 let bytes = found.torn_bytes;
-                tracing::info!(bytes, "an unfinished entry was cut off the end of the undo log");
+                tracing::info!(bytes, "unfinished entry cut off the undo log");
             }
             if !found.damaged.is_empty() {
                 (self.report)(format!(

@@ -372,7 +372,8 @@ fn send_loop(
                 if !schedule.has_failed() {
                     tracing::warn!(
                         alertmanager = %server,
-                        "cannot send alerts, retrying: {error}"
+                        error = error.to_string(),
+                        "cannot send alerts, retrying"
                     );
                 }
                 schedule.failed(clock::uptime(), settings.resend_every, chance(began));

@@ -76,7 +76,7 @@ impl BlackBox {
         match thread {
             Ok(thread) => black_box.thread = Some(thread.thread().clone()),
             Err(error) => {
-                tracing::error!("black box off: cannot start its thread: {error}");
+                tracing::error!(%error, "black box off: cannot start its thread");
                 shared.fail(format!("its thread cannot be started: {error}"));
             }
         }
@@ -139,8 +139,8 @@ impl BlackBox {
     pub(super) fn close(&self, deadline: Duration) {
         if self.thread.is_some() && self.ended.recv_timeout(deadline).is_err() {
             tracing::warn!(
-                "the black box' last record may be missing, since its disk is slow: the next boot \
-                 may take this one for one that did not end in order"
+                effect = "the next boot may take this one for one that did not end in order",
+                "black box may lack its end: slow disk"
             );
         }
     }

@@ -97,7 +97,7 @@ impl Writer {
         match self.try_open() {
             Ok((ring, remarks)) => {
                 for remark in remarks {
-                    tracing::warn!("black box: {remark}");
+                    tracing::warn!(remark, "black box opened with a remark");
                 }
                 Some(ring)
             }
@@ -169,14 +169,14 @@ impl Writer {
         let is_there = ring.disk().is_there();
         if !is_there {
             let path = ring.disk().path().display();
-            tracing::warn!("black box {path} was removed; creating it again");
+            tracing::warn!(%path, "black box removed, creating it again");
         }
         self.shared.is_failing() || !is_there
     }
 
     fn failed(&self, why: &str) {
         if self.shared.fail(why.to_owned()) {
-            tracing::warn!("black box: {why}; retrying");
+            tracing::warn!(why, "black box not written, retrying");
         }
     }
 }

@@ -144,8 +144,9 @@ impl Sender {
         let lost = self.shared.lost.swap(0, Ordering::Relaxed) + self.reports.take_dropped();
         if lost > 0 {
             tracing::warn!(
-                "nvsentinel_dropped count={lost}: more faults than NVSentinel takes; they are in \
-                 the journal"
+                count = lost,
+                effect = "they are in the journal alone",
+                "nvsentinel_dropped"
             );
         }
     }
@@ -161,17 +162,18 @@ impl Sender {
             Ok(()) => {
                 self.reports.taken();
                 if self.outage.take().is_some() {
-                    tracing::info!("nvsentinel_up socket={}", socket.display());
+                    tracing::info!(socket = %socket.display(), "nvsentinel_up");
                 }
             }
             Err(error) => {
                 let failures = self.outage.as_ref().map_or(0, |outage| outage.failures);
                 if failures == 0 {
                     tracing::warn!(
-                        "nvsentinel_down socket={}: {error}; health events wait, and alerts are \
-                         reported once it answers; check that the platform connector runs on this \
-                         node, or remove nvsentinel",
-                        socket.display()
+                        socket = %socket.display(),
+                        error = error.to_string(),
+                        effect = "health events wait, and alerts are reported once it answers",
+                        remedy = "check that its platform connector runs, or remove nvsentinel",
+                        "nvsentinel_down"
                     );
                 }
                 let pause = AGAIN_AFTER.saturating_mul(1 << failures.min(8)).min(AGAIN_AT_MOST);

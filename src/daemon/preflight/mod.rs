@@ -48,15 +48,15 @@ pub struct MissingAbility {
 /// Logs what the configuration has that is worth a warning.
 pub(super) fn report(loaded: &LoadedConfig) {
     for remark in &loaded.remarks {
-        tracing::warn!("{remark}");
+        tracing::warn!(%remark, "configuration");
     }
     report_shipped_off(&loaded.rules.shipped_off);
     for missing in missing(&loaded.settings, &loaded.rules) {
         let (what, remedy) = (missing.what, missing.remedy);
         if missing.wanted_now {
-            tracing::warn!(remedy, "not available: {what}");
+            tracing::warn!(what, remedy, "not available");
         } else {
-            tracing::debug!(remedy, "would not be available in enforce mode: {what}");
+            tracing::debug!(what, remedy, "would not be available in enforce mode");
         }
     }
 }

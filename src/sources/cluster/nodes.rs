@@ -87,17 +87,20 @@ pub(super) async fn scrape(context: Scraping, mut discovered: Discovered) {
 
 fn log_discovery(context: &Scraping, found: &DiscoveredNodes) {
     for remark in &found.remarks {
-        tracing::warn!("cluster: {}", shown(remark));
+        tracing::warn!(remark = shown(remark), "remark about the cluster");
     }
     for (what, why) in &found.faults {
-        tracing::warn!("cluster: {what}: {}; its nodes are unknown", shown(why));
+        tracing::warn!(of = &**what, why = shown(why), "nodes of the cluster unknown");
     }
     let count = found.peers.len();
-    tracing::info!("cluster: {count} nodes are scraped every {:?}", context.settings.interval);
+    let interval = context.settings.interval;
+    tracing::info!(nodes = count, ?interval, "nodes of the cluster are scraped");
     if count > PEERS_ASKED_CHEAPLY {
         tracing::warn!(
-            "cluster: {count} nodes scrape each other; above {PEERS_ASKED_CHEAPLY} it costs less \
-             to query a Prometheus: write cluster: {{prometheus: {{url: …}}}}"
+            nodes = count,
+            cheap_up_to = PEERS_ASKED_CHEAPLY,
+            remedy = "query a Prometheus: write cluster: {prometheus: {url: …}}",
+            "many nodes scrape each other"
         );
     }
 }
@@ -249,7 +252,7 @@ impl ScrapedNode {
         }
         if is_self || is_of_this_name {
             if !std::mem::replace(&mut self.is_self, true) {
-                tracing::info!("cluster: {} is this node", self.name);
+                tracing::info!(node = &*self.name, "node of the cluster is this node");
                 self.context.news.report_reliably(vec![removed(&self.name)]).await;
             }
             return true;

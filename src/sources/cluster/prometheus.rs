@@ -36,7 +36,7 @@ pub(super) async fn query_all(context: Scraping, server: PrometheusServer) {
     let mut fleet = match PrometheusFleet::new(context, server) {
         Ok(fleet) => fleet,
         // The configuration was checked: this cannot fail.
-        Err(why) => return tracing::error!("cluster.prometheus.url: {why}"),
+        Err(why) => return tracing::error!(why, "cluster.prometheus.url is unusable"),
     };
     loop {
         let began = (fleet.context.clock)();

@@ -201,10 +201,10 @@ fn replace<T: PartialEq>(to: &watch::Sender<Arc<T>>, new: T) {
     });
 }
 
-/// Runs a watch on this thread until it ends. `error`: the text if that is not possible.
-fn block_on(watch: impl Future<Output = ()>, error: &str) {
+/// Runs a watch on this thread until it ends. `effect`: the consequence if that is not possible.
+fn block_on(watch: impl Future<Output = ()>, effect: &str) {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(watch),
-        Err(why) => tracing::warn!(error = %why, "{error}"),
+        Err(error) => tracing::warn!(%error, effect, "cannot start a runtime"),
     }
 }

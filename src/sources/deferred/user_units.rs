@@ -58,8 +58,8 @@ impl UserUnits {
 
     /// Runs until the loop has ended.
     pub(super) fn run(&mut self) {
-        let error = "cannot query the systemds of users";
-        super::block_on(LocalSet::new().run_until(self.watch()), error);
+        let effect = "cannot query the systemds of users";
+        super::block_on(LocalSet::new().run_until(self.watch()), effect);
     }
 
     async fn watch(&mut self) {
@@ -119,8 +119,7 @@ impl Found {
                     found.ids.insert(user.clone(), id);
                 }
                 Err(error) => {
-                    let what = "not available: deferred restarts of a user";
-                    tracing::warn!(unit = %name, %error, "{what}");
+                    tracing::warn!(unit = %name, %error, "deferred restarts of a user unavailable");
                     found.is_incomplete = true;
                 }
             }

@@ -137,7 +137,7 @@ impl PodContainers {
         if error != CriError::Absent && self.errors.get(&socket) != Some(&error) {
             tracing::warn!(
                 socket = %socket.display(), %error,
-                "containers of pods cannot be confirmed: check path.cri_socket"
+                remedy = "check path.cri_socket", "containers of pods cannot be confirmed"
             );
         }
         self.errors.insert(socket, error);

@@ -176,11 +176,7 @@ impl Intake {
             || now.saturating_sub(dropped.first) >= REPEATS_TAKE;
         if counts_anew && !self.is_device {
             let records = dropped.records;
-            tracing::warn!(
-                records,
-                seq,
-                "dropped as handled before the start, but their writer numbers them anew: lost"
-            );
+            tracing::warn!(records, seq, "kernel log renumbered by its writer, records lost");
             out.push(Observation::KernelRecordsLost(records));
             self.restart();
             self.next_seq = Some(seq.saturating_add(1));

@@ -187,7 +187,8 @@ fn what_this_run_has_set_stays_when_the_undo_of_an_earlier_run_comes_late() {
     let agent = Agent::new(&api);
     api.set_fault(Fault::Status(503));
     let daemon = agent.start(NEVER);
-    daemon.wait_until("refused", |daemon| daemon.log().contains("it is asked again"));
+    daemon
+        .wait_until("refused", |daemon| daemon.log().contains("changes of an earlier run unknown"));
     api.set_fault(Fault::None);
     agent.set(ALWAYS);
     assert_eq!(daemon.post("/-/reload").0, 200);

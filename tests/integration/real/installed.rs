@@ -415,7 +415,7 @@ fn prepare_engines(system: &System) {
 /// With its drop-in an engine of another user is stopped. Without it the log and the outcome name
 /// the capability.
 fn stops(system: &System) {
-    let lack = "not available: action stop_engine: without CAP_KILL";
+    let lack = "not available what=\"action stop_engine: without CAP_KILL";
     system.restart(Some("stop"), &[GROUP, STOP].concat());
     system.begin_engine("hog");
     system.wait_for_outcome("stop_engine done");

@@ -94,7 +94,7 @@ fn a_missing_file_fails_the_step_and_the_next_one_is_tried() {
     assert!(!node.drop_caches().exists(), "never created");
     let (_, log) = daemon.terminate();
     assert!(log.contains("drop_caches failed: No such file"), "{log}");
-    assert!(log.contains("not available: action drop_caches"), "{log}");
+    assert!(log.contains("not available what=\"action drop_caches"), "{log}");
 }
 
 #[test]

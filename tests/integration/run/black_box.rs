@@ -182,7 +182,7 @@ fn an_unwritable_black_box_is_reported_and_the_daemon_continues() {
     assert!(status.contains("black-box") && status.contains("cannot"), "{status}");
     assert_eq!(daemon.get("/-/healthy").0, 200);
     let (_, log) = daemon.terminate();
-    assert!(log.contains("black box: cannot") && log.contains("retrying"), "{log}");
+    assert!(log.contains("black box not written, retrying why=\"cannot"), "{log}");
 }
 
 #[test]

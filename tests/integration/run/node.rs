@@ -126,7 +126,10 @@ fn what_this_machine_does_not_have_is_no_warning_at_the_start() {
     };
     let lines: Vec<&str> = log.lines().filter(about).collect();
     let [once] = lines[..] else { panic!("{log}") };
-    assert!(once.contains("not available: memory pressure") && once.contains("psi=1"), "{once}");
+    assert!(
+        once.contains("not available what=\"memory pressure") && once.contains("psi=1"),
+        "{once}"
+    );
 }
 
 #[test]

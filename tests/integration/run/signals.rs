@@ -34,7 +34,7 @@ fn stray_signals_are_logged_once_and_ignored() {
         ("SIGRTMIN+3", libc::SIGRTMIN() + 3),
     ];
     for (name, number) in named {
-        let line = format!("{name} ignored");
+        let line = format!("signal ignored signal=\"{name}\"");
         for _ in 0..3 {
             let sent = Command::new("kill")
                 .args([format!("-{number}"), daemon.pid().to_string()])

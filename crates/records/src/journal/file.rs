@@ -181,7 +181,7 @@ fn set_up(connection: &Connection, path: &Path) -> rusqlite::Result<()> {
     if mode != "wal" {
         tracing::warn!(
             path = %path.display(), mode,
-            "this file system cannot do write-ahead logging: the journal works, only slower"
+            "journal slower: file system without write-ahead logging"
         );
     }
     connection.execute_batch(

@@ -148,7 +148,7 @@ impl Journal {
         match JournalRecord::new(entry) {
             Ok(record) => self.queue.push(record, None),
             Err(error) => {
-                tracing::error!(%error, "an entry cannot be written as JSON and is dropped");
+                tracing::error!(reason = %error, "journal entry dropped");
                 self.queue.count_dropped(1);
             }
         }

@@ -386,7 +386,7 @@ impl JournalReader {
         };
         let (rows, boots) = read().map_err(|error| self.failed(error))?;
         let Some(mut rows) = rows.into_iter().collect::<Option<Vec<RebootRow>>>() else {
-            tracing::error!("a row about a reboot is not understood: nothing is rebooted");
+            tracing::error!(effect = "nothing is rebooted", "row about a reboot not understood");
             return Ok(PastReboots::default());
         };
         // An older program has left only a note elsewhere.

@@ -119,7 +119,7 @@ impl Writer {
             Err(DatabaseFailure::Refused(text)) => {
                 self.health.count_write_error();
                 for queued in &mut batch {
-                    tracing::error!(reason = text, "an entry cannot be journalled and is dropped");
+                    tracing::error!(reason = text, "journal entry dropped");
                     self.queue.count_dropped(queued.record.rows());
                     answer_intent(queued, Err(JournalError::Refused(text.as_str().into())));
                 }
@@ -146,10 +146,10 @@ impl Writer {
             return;
         }
         match rows::take_back(connection, row) {
-            Ok(()) => tracing::warn!("an approval came too late to the disk, and is taken back"),
+            Ok(()) => tracing::warn!("late approval taken back"),
             Err(failure) => {
                 let reason = failure.text();
-                tracing::error!(reason, "an approval that came too late is in the journal");
+                tracing::error!(reason, "late approval not taken back");
             }
         }
     }
@@ -225,8 +225,9 @@ impl Writer {
                 self.health.count_loss();
                 tracing::error!(
                     dir = %self.dir.display(),
-                    "what the journal held is lost: the machine is not rebooted while that could \
-                     matter, or until umawarden reboot --clear"
+                    effect = "no reboot while the loss could matter",
+                    remedy = "umawarden reboot --clear",
+                    "content of the journal lost"
                 );
             }
         }
@@ -245,7 +246,7 @@ impl Writer {
             return;
         }
         let what = if found.is_some() { "replaced" } else { "deleted" };
-        tracing::warn!(dir = %self.dir.display(), "the journal was {what}");
+        tracing::warn!(dir = %self.dir.display(), what, "journal file no longer there");
         self.connection = None;
         self.lock = None;
         self.open_or_note();
@@ -257,7 +258,7 @@ impl Writer {
         let kept = file::set_aside(&self.dir)?;
         tracing::error!(
             reason = text, kept_as = %kept.display(),
-            "the journal is damaged: it is set aside and a new one begun"
+            "damaged journal set aside, new one begun"
         );
         self.is_lost = true;
         let connection = file::open(&self.dir)?;
@@ -280,8 +281,8 @@ impl Writer {
         if self.health.is_up() || *self.health.reason() != *reason {
             tracing::error!(
                 reason,
-                "the journal is down: watching goes on and it is tried again; until it is up \
-                 nothing will be acted on, since an act is written down before it is done"
+                effect = "nothing will be acted on until it is up: an act is journalled first",
+                "the journal is down"
             );
         }
         self.pause =
@@ -352,7 +353,7 @@ impl Writer {
     fn end(&mut self) {
         let unwritten = self.queue.len();
         if unwritten > 0 {
-            tracing::error!(unwritten, "the journal ends with entries that could not be written");
+            tracing::error!(unwritten, "journal closed with unwritten entries");
         }
         if let Some(connection) = self.connection.take() {
             let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
@@ -360,7 +361,7 @@ impl Writer {
                 .query_row(checkpoint, [], |_| Ok(()))
                 .and_then(|()| connection.close().map_err(|(_, error)| error));
             if let Err(error) = ended {
-                tracing::warn!(%error, "the journal is whole, but could not be closed tidily");
+                tracing::warn!(%error, "journal whole, but not closed tidily");
             }
         }
         self.lock = None;

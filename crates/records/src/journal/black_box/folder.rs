@@ -285,7 +285,7 @@ fn number_of(path: &Path) -> Option<u64> {
 /// `None` also for an unreadable file, which must not prevent a new one.
 fn newest_record(path: &Path, header: &Header) -> Option<BlackBoxRecord> {
     let file = open_regular(path)
-        .inspect_err(|error| tracing::warn!("black box: cannot read {}: {error}", path.display()));
+        .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "black box not read"));
     let mut newest: Option<BlackBoxRecord> = None;
     scan(header, &file.ok()?, |record| {
         if newest.is_none_or(|newest| newest.sequence < record.sequence) {
