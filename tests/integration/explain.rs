@@ -457,10 +457,10 @@ fn the_release_of_memory_is_explained_from_the_journal() {
     assert_eq!(code, 0);
     for expected in [
         "chat (pid 4711), reported at 2026",
-        "all of it came back within 3.2 s",
+        "all of it came back within 3.2s",
         "in no counter (driver)   80.0 GiB     20.0 GiB",
         "page cache                7.0 GiB      7.0 GiB",
-        "1.5 s       22.0 GiB    5.0 GiB",
+        "1.5s       22.0 GiB    5.0 GiB",
         "what it held is unknown, since another engine came or went in that time",
         "in no counter (driver)    unknown      unknown",
     ] {

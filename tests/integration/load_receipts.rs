@@ -141,7 +141,7 @@ fn loads_are_listed_newest_first_with_their_releases() {
     assert!(lines[2].contains(" 84.0 GiB  85.0 GiB  12.0 GiB      9.0 GiB      17  60.0 GiB"));
     assert!(!lines[2].contains("returned"), "it still runs: {table}");
     assert!(lines[3].contains("2026-11-21 00:00:00  qwen"), "{table}");
-    assert!(lines[3].contains("61 s") && lines[3].contains("returned 3.2 s"), "{table}");
+    assert!(lines[3].contains("1m1s") && lines[3].contains("returned 3.2s"), "{table}");
     assert!(!table.contains('\u{1b}'), "no terminal is driven");
     let one = text(&loads(dir.path(), &["qwen", "--limit=1"]).stdout);
     assert_eq!(one.lines().count(), 2, "{one}");

@@ -8,7 +8,8 @@ use serde_json::json;
 
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
 use crate::model::{
-    EventKind, ProgramEvent, Release, ReleaseEnd, ReleaseMemory, bytes_text, printable,
+    EventKind, ProgramEvent, Release, ReleaseEnd, ReleaseMemory, bytes_text, measured_seconds_text,
+    printable,
 };
 
 /// Releases that are printed.
@@ -100,21 +101,21 @@ fn text(one: &JournalledRelease, out: &mut impl Write) -> io::Result<()> {
     }
     for point in &release.curve {
         let outstanding = amount(point.outstanding.to_return());
-        let after = format!("{:.1} s", point.seconds);
+        let after = measured_seconds_text(point.seconds);
         writeln!(out, "  {after:>10} {outstanding:>14} {:>10}", amount(point.free))?;
     }
     Ok(())
 }
 
 fn summary(release: &Release) -> String {
-    let seconds = release.seconds;
+    let lasted = measured_seconds_text(release.seconds);
     match release.end {
-        ReleaseEnd::Returned => format!("all of it came back within {seconds:.1} s"),
+        ReleaseEnd::Returned => format!("all of it came back within {lasted}"),
         ReleaseEnd::Stayed => {
-            format!("not all of it came back: nothing since {seconds:.1} s after its end")
+            format!("not all of it came back: nothing since {lasted} after its end")
         }
         ReleaseEnd::Overtaken => format!(
-            "not all of it was back when the next engine began, {seconds:.1} s after its end: from \
+            "not all of it was back when the next engine began, {lasted} after its end: from \
              then on its memory cannot be distinguished"
         ),
         ReleaseEnd::Unknown => {
@@ -122,7 +123,7 @@ fn summary(release: &Release) -> String {
             let since = if why.is_empty() { "" } else { ", since " };
             format!(
                 "what it held is unknown{since}{why}; nothing comes back any more since \
-                 {seconds:.1} s after its end"
+                 {lasted} after its end"
             )
         }
     }

@@ -12,7 +12,7 @@ use crate::cli::progress::{bar, share};
 use crate::cli::style::fitted_lines;
 use crate::model::{
     GateReason, GateResponse, MemoryPool, PoolKind, bytes_text, duration_text, measured_bytes_text,
-    printable, seconds_text,
+    printable, seconds_text, tenths_text,
 };
 use crate::policy::gate::SETTLES;
 
@@ -81,21 +81,13 @@ fn reached(response: &GateResponse) -> Option<f64> {
     (available < need).then(|| share(available, need))
 }
 
-/// A time for people, with tenths if it is short.
-fn time(time: Duration) -> String {
-    match time.as_secs() {
-        0..60 => format!("{:.1}s", time.as_secs_f64()),
-        _ => seconds_text(time),
-    }
-}
-
 fn line(progress: &WaitProgress<'_>, limit: Option<Duration>) -> String {
     let mut text = format!("closed for {}", seconds_text(progress.waited));
     if let Some(limit) = limit {
         text.push_str(&format!(" of {}", duration_text(limit)));
     }
     if let Some(wait) = progress.response.wait {
-        text.push_str(&format!(", about {} to go", time(wait)));
+        text.push_str(&format!(", about {} to go", tenths_text(wait)));
     }
     if let Some(pace) = pace(progress.response) {
         text.push_str(&format!(", {pace}"));
@@ -158,7 +150,7 @@ pub(super) fn text(waited: &WaitResult) {
         };
         let text = format!(
             "open after {}: {} available{place}, {} needed{too}",
-            time(waited.waited),
+            tenths_text(waited.waited),
             bytes_text(available),
             bytes_text(response.request.need_bytes)
         );
@@ -168,7 +160,7 @@ pub(super) fn text(waited: &WaitResult) {
         }
         return;
     }
-    errln!("umawarden: not open after {}:", time(waited.waited));
+    errln!("umawarden: not open after {}:", tenths_text(waited.waited));
     output::print_fitted_error(&printable_lines(&reasons(response)));
 }
 

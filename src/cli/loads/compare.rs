@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::read::{StoredLoad, release_text};
 use super::show::{bytes, count, seconds};
-use crate::model::{LoadReceipt, measured_bytes_text, printable};
+use crate::model::{LoadReceipt, measured_bytes_text, printable, rounded_seconds_text};
 
 type ReceiptAmount = (&'static str, fn(&LoadReceipt) -> Option<u64>);
 
@@ -99,7 +99,10 @@ pub(super) fn text(one: &StoredLoad, other: &StoredLoad) -> String {
     let (before, after) = (&one.receipt, &other.receipt);
     row("end", before.end.name(), after.end.name(), "");
     let both = before.ready_after_seconds.zip(after.ready_after_seconds);
-    let later = both.map(|(before, after)| format!("{:+.0} s", after - before));
+    let later = both.map(|(before, after)| {
+        let sign = if after < before { "-" } else { "+" };
+        format!("{sign}{}", rounded_seconds_text((after - before).abs()))
+    });
     let ready = [before, after].map(|load| seconds(load.ready_after_seconds));
     row("ready after", &ready[0], &ready[1], &later.unwrap_or_default());
     for (name, of) in AMOUNTS {

@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 
 use crate::cli::history::no_journal;
 use crate::journal::{EventQuery, JournalReader, Order};
-use crate::model::{EventKind, LoadReceipt, ProgramEvent, Release, ReleaseEnd, printable};
+use crate::model::{
+    EventKind, LoadReceipt, ProgramEvent, Release, ReleaseEnd, measured_seconds_text, printable,
+};
 
 /// Events of loads and of releases that are searched.
 const MOST: usize = 2_000;
@@ -116,6 +118,6 @@ pub(super) fn release_text(release: Option<&Release>) -> String {
     match release.map(|release| (release.end, release.seconds)) {
         None => "-".to_owned(),
         Some((ReleaseEnd::Unknown, _)) => "unknown".to_owned(),
-        Some((end, seconds)) => format!("{} {seconds:.1} s", end.name()),
+        Some((end, seconds)) => format!("{} {}", end.name(), measured_seconds_text(seconds)),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::read::{StoredLoad, release_text};
 use crate::cli::style::{is_too_wide, stacked};
-use crate::model::{LoadEnd, bytes_text, printable};
+use crate::model::{LoadEnd, bytes_text, printable, rounded_seconds_text};
 
 const COLUMNS: [&str; 13] = [
     "NUMBER",
@@ -85,5 +85,5 @@ pub(super) fn count(count: Option<u64>) -> String {
 }
 
 pub(super) fn seconds(seconds: Option<f64>) -> String {
-    seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.0} s"))
+    seconds.map_or_else(|| "-".to_owned(), rounded_seconds_text)
 }

@@ -8,8 +8,8 @@ use crate::cli::progress::{bar_of, share};
 use crate::cli::style::{Screen, Tone};
 use crate::model::{
     ApprovalPicture, EnginePhase, EnginePicture, MemoryHistory, NodeHealthLevel, NodePicture,
-    NodeState, Picture, RecentEvent, RecentEventLevel, SilencePicture, WaitingStart, bytes_text,
-    duration_text, printable, seconds_text,
+    NodeState, Picture, RecentEvent, RecentEventLevel, SilencePicture, WaitingStart, age_text,
+    bytes_text, duration_text, printable, seconds_text,
 };
 
 /// Lines of reasons why a node is not well, where the height is limited.
@@ -388,14 +388,8 @@ fn entry(happened: &RecentEvent, now: Timestamp) -> FrameLine {
         .with(tone, &format!("{times}{text}"))
 }
 
-/// A past time in one unit: `12s`, `3m`, `2h`, `5d`.
 fn ago(now: Timestamp, then: Timestamp) -> String {
-    match now.duration_since(then).as_secs().max(0) {
-        seconds @ 0..60 => format!("{seconds}s"),
-        seconds @ 60..3_600 => format!("{}m", seconds / 60),
-        seconds @ 3_600..172_800 => format!("{}h", seconds / 3_600),
-        seconds => format!("{}d", seconds / 86_400),
-    }
+    age_text(now.duration_since(then).try_into().unwrap_or_default())
 }
 
 fn until(now: Timestamp, then: Timestamp) -> String {

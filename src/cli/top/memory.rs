@@ -1,9 +1,11 @@
 //! Where memory is, as a bar and a list, and where it was, as a plot.
 
+use std::time::Duration;
+
 use super::frame::{FrameLine, FrameSize};
 use crate::cli::progress::share;
 use crate::cli::style::Tone;
-use crate::model::{MemoryHistory, MemoryPart, MemoryPicture, PartKind, bytes_text};
+use crate::model::{MemoryHistory, MemoryPart, MemoryPicture, PartKind, age_text, bytes_text};
 
 /// The columns of a part in the list, and of its name in them.
 const PART: usize = 38;
@@ -203,10 +205,8 @@ fn row_of(cells: &[(char, Tone)], (row, rows): (usize, usize), total: u64) -> Fr
 
 fn axis(past: &MemoryHistory, columns: usize) -> FrameLine {
     let seconds = past.at.last().zip(past.at.first()).map_or(0, |(last, first)| last - first);
-    let begin = match seconds {
-        0..120 => format!("{seconds}s ago"),
-        _ => format!("{}m ago", seconds / 60),
-    };
+    let begin =
+        format!("{} ago", age_text(Duration::from_secs(u64::try_from(seconds).unwrap_or(0))));
     let width = columns.saturating_sub(3);
     match begin.len() < width {
         true => FrameLine::of(Tone::Faint, &format!("{:>9}  {begin:<width$}now", "")),

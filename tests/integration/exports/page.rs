@@ -121,7 +121,7 @@ fn a_picture_has_parts_that_add_up_and_engines_with_their_progress() {
 
     let stale = Status { at: moment(60), ..full_status() };
     server.status.store(Arc::new(stale));
-    assert!(picture(&server).well.reasons.contains(&"no sample was taken for 40 s".to_owned()));
+    assert!(picture(&server).well.reasons.contains(&"no sample was taken for 40s".to_owned()));
     server.end();
 }
 

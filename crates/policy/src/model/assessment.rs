@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::gate::with_text;
 use super::names::named;
+use super::time_text::{duration_text, rounded_seconds_text};
 use super::wording::{bytes_text, measured_bytes_text};
 use super::{Baseline, EnginePhase, Holder, LingeringMemory, Orphan};
 
@@ -226,17 +227,22 @@ impl MemoryAssessment {
     }
 }
 
+fn whole(seconds: u64) -> String {
+    duration_text(Duration::from_secs(seconds))
+}
+
 impl fmt::Display for WedgeSign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DriverSilent { seconds } => {
-                write!(f, "the driver has not answered for {seconds} s")
+                write!(f, "the driver has not answered for {}", whole(*seconds))
             }
             Self::Waiting { pid, comm, seconds } => {
-                write!(f, "{comm} (pid {pid}) has waited in the kernel for {seconds} s")
+                write!(f, "{comm} (pid {pid}) has waited in the kernel for {}", whole(*seconds))
             }
             Self::Said { event, seconds } => {
-                write!(f, "the driver said so in the kernel log ({event}), {seconds} s ago")
+                let ago = whole(*seconds);
+                write!(f, "the driver said so in the kernel log ({event}), {ago} ago")
             }
         }
     }
@@ -267,7 +273,7 @@ impl fmt::Display for AssessmentEvidence {
                 let pace = measured_bytes_text(bytes_per_second.abs());
                 write!(f, "{what} falls by {pace}/s")?;
                 match seconds {
-                    Some(seconds) => write!(f, ": about {seconds:.0} s more"),
+                    Some(seconds) => write!(f, ": about {} more", rounded_seconds_text(*seconds)),
                     None => Ok(()),
                 }
             }
@@ -290,12 +296,13 @@ impl fmt::Display for AssessmentEvidence {
                 "sync, drop_caches 3 and compact_memory have not been tried since by umawarden",
             ),
             Self::Tried { seconds } => {
-                write!(f, "caches were dropped and memory compacted {seconds} s ago")
+                write!(f, "caches were dropped and memory compacted {} ago", whole(*seconds))
             }
             Self::Still { seconds, leaked_after_seconds } => write!(
                 f,
-                "it has not changed for {seconds} s since; after {leaked_after_seconds} s it \
-                 counts as leaked"
+                "it has not changed for {} since; after {} it counts as leaked",
+                whole(*seconds),
+                whole(*leaked_after_seconds)
             ),
             Self::Wedge(sign) => sign.fmt(f),
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::time_text::rounded_seconds_text;
 use super::wording::{bytes_text, measured_bytes_text};
 use super::{GateRequest, MemoryPool, ProcessId, Reading};
 
@@ -472,8 +473,9 @@ impl fmt::Display for GateReason {
             ),
             Self::Taking { bytes_per_second, gone_in_seconds } => write!(
                 f,
-                "free memory falls by {}/s: in {gone_in_seconds:.0} s there is too little",
-                measured_bytes_text(bytes_per_second.abs())
+                "free memory falls by {}/s: in {} there is too little",
+                measured_bytes_text(bytes_per_second.abs()),
+                rounded_seconds_text(*gone_in_seconds)
             ),
             Self::PoolUnknown { why, pools } => write!(
                 f,

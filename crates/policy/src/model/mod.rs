@@ -149,7 +149,10 @@ pub use start::{GateRequest, StartNeed, StartSettings, pool_names};
 pub use sysctl::{ENGINE_PAUSE, READ_AHEAD, SETTING_NAMES, Sysctl, UndoResult};
 pub use target::{EngineTarget, Target};
 pub use telemetry::{ExportResult, Signal};
-pub use time_text::{duration, duration_text, end, instant, seconds_text};
+pub use time_text::{
+    age_text, duration, duration_text, end, instant, measured_seconds_text, rounded_seconds_text,
+    seconds_text, tenths_text,
+};
 pub use wording::{because, bytes_text, counted, measured_bytes_text, size_bytes};
 
 /// Whether a field is left out of JSON.

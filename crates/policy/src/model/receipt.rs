@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
+use super::time_text::rounded_seconds_text;
 use super::wording::bytes_text;
 use super::{EngineKind, ProcessId, WhyUnknown};
 
@@ -243,9 +244,9 @@ impl fmt::Display for LoadReceipt {
                 write!(f, "died before it was ready, with at most {}", amount(self.peak_bytes))?;
             }
             (_, seconds) => {
-                let seconds = seconds.unwrap_or(0.0);
+                let after = rounded_seconds_text(seconds.unwrap_or(0.0));
                 let (took, grew) = (amount(self.ready_bytes), amount(self.growth_bytes));
-                write!(f, "ready after {seconds:.0} s with {took}, growth after that {grew}")?;
+                write!(f, "ready after {after} with {took}, growth after that {grew}")?;
                 if self.end == LoadEnd::Died {
                     f.write_str(", then it died")?;
                 }

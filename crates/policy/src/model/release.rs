@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Orphan;
 use super::names::named;
+use super::time_text::measured_seconds_text;
 use super::wording::bytes_text;
 
 /// Memory by kind, in bytes; `None` where it is unknown.
@@ -22,18 +23,19 @@ pub struct ReleaseMemory {
 impl std::fmt::Display for Release {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { end, seconds, held, outstanding, orphans, curve, why_unknown } = self;
+        let lasted = measured_seconds_text(*seconds);
         match end {
             ReleaseEnd::Returned => {
-                write!(f, "it gave back {held} within {seconds:.1} s")?;
+                write!(f, "it gave back {held} within {lasted}")?;
             }
             ReleaseEnd::Stayed => write!(
                 f,
-                "of {held} {outstanding} stay: nothing has come back since {seconds:.1} s after \
+                "of {held} {outstanding} stay: nothing has come back since {lasted} after \
                  its end"
             )?,
             ReleaseEnd::Overtaken => write!(
                 f,
-                "of {held} {outstanding} were not back when the next engine began, {seconds:.1} s \
+                "of {held} {outstanding} were not back when the next engine began, {lasted} \
                  after its end"
             )?,
             ReleaseEnd::Unknown => {
@@ -51,7 +53,8 @@ impl std::fmt::Display for Release {
         for (index, point) in shown.iter().enumerate() {
             let left = point.outstanding.to_return().unwrap_or(0);
             let before = if index == 0 { "; left of it: " } else { ", " };
-            write!(f, "{before}{} after {:.1} s", bytes_text(left), point.seconds)?;
+            let after = measured_seconds_text(point.seconds);
+            write!(f, "{before}{} after {after}", bytes_text(left))?;
         }
         Ok(())
     }

@@ -80,6 +80,34 @@ pub fn seconds_text(duration: Duration) -> String {
     duration_text(Duration::from_secs(duration.as_secs()))
 }
 
+/// As [`seconds_text`], of seconds as the API has them, rounded. What is no duration is `0s`.
+pub fn rounded_seconds_text(seconds: f64) -> String {
+    duration_text(Duration::try_from_secs_f64(seconds.round()).unwrap_or_default())
+}
+
+/// As [`seconds_text`], with tenths of a second below a minute: `0.5s`, `1m5s`.
+pub fn tenths_text(duration: Duration) -> String {
+    match duration.as_secs() {
+        0..60 => format!("{:.1}s", duration.as_secs_f64()),
+        _ => seconds_text(duration),
+    }
+}
+
+/// As [`tenths_text`], of measured seconds. What is no duration is `0.0s`.
+pub fn measured_seconds_text(seconds: f64) -> String {
+    tenths_text(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
+/// An age in one unit, for columns: `12s`, `3m`, `47h`, `5d`.
+pub fn age_text(age: Duration) -> String {
+    match age.as_secs() {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3_600 => format!("{}m", seconds / 60),
+        seconds @ 3_600..172_800 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
 /// An instant, mostly of the past: so long before `now` with or without a sign, a date or an
 /// instant, when it was that time of day last, or seconds since 1970. Without a zone it is UTC.
 pub fn instant(text: &str, now: Timestamp) -> Result<Timestamp, String> {
@@ -144,6 +172,25 @@ mod tests {
     use super::*;
 
     const NOW: &str = "2026-11-21T07:30:00Z";
+
+    #[test]
+    fn durations_for_people_are_whole_rounded_with_tenths_or_in_one_unit() {
+        assert_eq!(seconds_text(Duration::from_millis(7_200_900)), "2h");
+        assert_eq!(rounded_seconds_text(59.6), "1m");
+        assert_eq!(rounded_seconds_text(-1.0), "0s");
+        assert_eq!(rounded_seconds_text(f64::NAN), "0s");
+        assert_eq!(tenths_text(Duration::from_millis(540)), "0.5s");
+        assert_eq!(measured_seconds_text(65.4), "1m5s");
+        assert_eq!(measured_seconds_text(f64::INFINITY), "0.0s");
+        for (seconds, expected) in
+            [(0, "0s"), (59, "59s"), (190, "3m"), (172_799, "47h"), (432_000, "5d")]
+        {
+            assert_eq!(
+                age_text(Duration::from_secs(u64::try_from(seconds).unwrap_or(0))),
+                expected
+            );
+        }
+    }
 
     #[test]
     fn times_are_ago_of_the_day_seconds_or_instants() {

@@ -14,7 +14,7 @@ use crate::model::{
     ApprovalPicture, ClusterStatus, EnginePhase, EnginePicture, Lease, LeaseState, MachineInfo,
     MemoryPicture, Moment, NodeHealth, NodeHealthLevel, NodeMemory, NodePicture, NodeState,
     Picture, Queue, Reading, RecentEvent, RestartState, RestartStatus, RuleSelector, SeriesKey,
-    SilencePicture, WaitKind, WaitingStart, mode_text,
+    SilencePicture, WaitKind, WaitingStart, mode_text, seconds_text,
 };
 
 /// Entries of each list; a longer one is no picture any more.
@@ -133,7 +133,7 @@ fn well(status: &Status, about: &PictureContext<'_>, has_memory: bool) -> NodeHe
     let age = about.now.saturating_sub(status.at.uptime);
     if age > about.stale_after {
         reasons.add(NodeHealthLevel::Unknown, || {
-            format!("no sample was taken for {} s", age.as_secs())
+            format!("no sample was taken for {}", seconds_text(age))
         });
     } else if !has_memory {
         reasons.add(NodeHealthLevel::Unknown, || "memory was not sampled".to_owned());
@@ -209,7 +209,7 @@ fn note(status: &EngineStatus, at: Moment) -> String {
     let is_on_its_way = matches!(status.phase, EnginePhase::Starting | EnginePhase::Loading);
     match status.last_load_took.filter(|usual| is_on_its_way && age > *usual) {
         Some(usual) => {
-            format!("{}; it takes longer than last time ({} s)", status.reason, usual.as_secs())
+            format!("{}; it takes longer than last time ({})", status.reason, seconds_text(usual))
         }
         None => status.reason.to_string(),
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::HealthResponse;
+use crate::model::{HealthResponse, rounded_seconds_text};
 
 /// A health check of a server that has ended since.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ pub struct LastHealth {
 
 impl fmt::Display for LastHealth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:.0} s before: ", self.url, self.seconds_before)?;
+        write!(f, "{} {} before: ", self.url, rounded_seconds_text(self.seconds_before))?;
         match &self.answer {
             HealthResponse::Ready => f.write_str("ready"),
             HealthResponse::NotReady { status } => write!(f, "not ready ({status})"),
@@ -43,7 +43,7 @@ mod tests {
             LastHealth { url, answer, seconds_before: 2.4 }.to_string()
         };
         let not_ready = of(HealthResponse::NotReady { status: 503 });
-        assert_eq!(not_ready, "http://127.0.0.1:8000/health 2 s before: not ready (503)");
+        assert_eq!(not_ready, "http://127.0.0.1:8000/health 2s before: not ready (503)");
         let refused = of(HealthResponse::Refused);
         assert!(refused.ends_with("nothing listened there"), "{refused}");
     }

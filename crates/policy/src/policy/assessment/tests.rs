@@ -177,7 +177,7 @@ fn each_explanation_has_its_state_and_evidence() {
         ("memory unreadable", MemoryState::Unknown, "how much memory is in no counter"),
         ("little held", MemoryState::Clean, "1.0 GiB above the usual amount of 1.0 GiB"),
         ("nothing learned", MemoryState::Unknown, "how much is usual"),
-        ("falling", MemoryState::Lingering, "falls by 1.0 GiB/s: about 60 s more"),
+        ("falling", MemoryState::Lingering, "falls by 1.0 GiB/s: about 1m more"),
         ("too short a sample", MemoryState::Unknown, "sampled too shortly"),
         ("engines unknown", MemoryState::Unknown, "whether an engine runs"),
         ("an engine", MemoryState::InUse, "engine vllm is loading"),

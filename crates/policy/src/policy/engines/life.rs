@@ -13,7 +13,7 @@ use super::release::{Levels, ResidualMemory};
 use crate::engines::facts;
 use crate::model::{
     EngineHealth, EngineLoad, EnginePhase, EngineProcess, EngineSeen, HealthResponse, Moment,
-    ProcessId, Reading, WhyUnknown, bytes_text,
+    ProcessId, Reading, WhyUnknown, bytes_text, seconds_text,
 };
 use crate::policy::status::EngineStatus;
 use stuck::EngineStall;
@@ -490,8 +490,9 @@ impl Life {
     fn is_ready(&self, quiet: Duration) -> Option<String> {
         if self.takes_in_another() {
             let still = self.sampled.saturating_sub(self.mark.at);
-            return (still >= SETTLED)
-                .then(|| format!("it has read and taken nothing more for {} s", still.as_secs()));
+            return (still >= SETTLED).then(|| {
+                format!("it has read and taken nothing more for {}", seconds_text(still))
+            });
         }
         let serves_nothing = !self.serves_somewhere();
         match self.gang.first_is_up.filter(|_| serves_nothing && self.seen.rank.is_some()) {
@@ -509,8 +510,8 @@ impl Life {
                 (Some(_), _) => false,
             };
             (is_dumb && still >= quiet).then(|| {
-                let seconds = still.as_secs();
-                format!("it cannot be asked, and has read and taken nothing more for {seconds} s")
+                let still = seconds_text(still);
+                format!("it cannot be asked, and has read and taken nothing more for {still}")
             })
         })
     }
@@ -550,7 +551,7 @@ impl Life {
         let since = self.idle_since?;
         let asked = self.health.as_ref()?.asked_at;
         (asked.saturating_sub(since) >= IDLE)
-            .then(|| format!("no request for {} s", IDLE.as_secs()))
+            .then(|| format!("no request for {}", seconds_text(IDLE)))
     }
 
     fn leaves_up(&self) -> Option<(EnginePhase, String)> {

@@ -167,7 +167,7 @@ fn a_life_goes_from_start_to_gone_with_a_reason_for_each_phase() {
     assert_eq!(
         world.take_events(),
         [
-            "vllm-8000 ready: no request for 60 s",
+            "vllm-8000 ready: no request for 1m",
             "vllm-8000 stopping: its server, pid 10, has ended; VLLM::EngineCor (pid 12) is left",
             "vllm-8000 gone: all its processes have ended, pid 10 first of them",
         ]
@@ -235,10 +235,8 @@ fn without_progress_a_loading_engine_is_stuck_whatever_its_cpu_does() {
     world.observe(301, std::slice::from_ref(&seen));
     assert_eq!(
         world.take_events(),
-        [
-            "stuck true: nothing was read and no memory taken for 300 s, while its processes used 1.0 \
-          cores"
-        ]
+        ["stuck true: nothing was read and no memory taken for 5m, while its processes used 1.0 \
+          cores"]
     );
     assert!(world.policy.engines()[0].is_stuck);
     seen.processes[1].read_bytes = Reading::Value(20 << 20);
@@ -335,7 +333,7 @@ fn an_engine_with_an_unexpected_response_is_ready_once_it_rests() {
     assert_eq!(world.phase(), EnginePhase::Ready);
     let events = world.take_events();
     let expected =
-        "vllm-8000 ready: it cannot be asked, and has read and taken nothing more for 20 s";
+        "vllm-8000 ready: it cannot be asked, and has read and taken nothing more for 20s";
     assert_eq!(events.last().unwrap(), expected);
     world.probe(25, &loading(), other("invalid HTTP version"), None);
     assert_eq!(world.phase(), EnginePhase::Ready);

@@ -174,7 +174,7 @@ fn falling_free_memory_closes_the_gate() {
         ..node(100 * GIB)
     };
     let response = asked(90, &taking(-(2.0 * GIB as f64)));
-    assert_eq!(reasons(&response), ["free memory falls by 2.0 GiB/s: in 4 s there is too little"]);
+    assert_eq!(reasons(&response), ["free memory falls by 2.0 GiB/s: in 4s there is too little"]);
     assert!(asked(40, &taking(-(2.0 * GIB as f64))).is_open, "enough would be left");
     assert!(asked(90, &taking(-1e6)).is_open, "that slow is no engine");
 }

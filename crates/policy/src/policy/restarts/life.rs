@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::model::{DeferredRestart, EnginePhase, Moment, WorkloadHealth, WorkloadState};
+use crate::model::{
+    DeferredRestart, EnginePhase, Moment, WorkloadHealth, WorkloadState, seconds_text,
+};
 use crate::policy::engines::Engines;
 
 /// A workload without readiness reports counts as ready after it has run for this time.
@@ -46,8 +48,8 @@ pub(super) fn readiness(
             is_ready: true,
             phase: EnginePhase::Ready,
             reason: format!(
-                "it has run for {} s, and no source reports whether it is ready",
-                SETTLES.as_secs()
+                "it has run for {}, and no source reports whether it is ready",
+                seconds_text(SETTLES)
             ),
         },
         None => Readiness {

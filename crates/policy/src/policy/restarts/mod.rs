@@ -25,7 +25,7 @@ use super::counters::Counters;
 use super::guard::Guard;
 use crate::model::{
     EarlierRuns, EngineSeen, Event, Mode, Moment, Outcome, PastAct, PastRanks, RestartReadings,
-    RestartState, RestartStatus, RuleId, Supervisor,
+    RestartState, RestartStatus, RuleId, Supervisor, seconds_text,
 };
 use restart::Restart;
 
@@ -211,7 +211,7 @@ fn doubt(reading: Option<&SupervisorReading>, at: Moment) -> Option<Arc<str>> {
         return Some(Arc::clone(error));
     }
     let ago = at.uptime.saturating_sub(reading.read_at);
-    (ago > OBSERVED_WITHIN).then(|| format!("it was not reported for {} s", ago.as_secs()).into())
+    (ago > OBSERVED_WITHIN).then(|| format!("it was not reported for {}", seconds_text(ago)).into())
 }
 
 /// Whether that rule represents a deferred restart.

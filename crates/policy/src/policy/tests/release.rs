@@ -199,7 +199,7 @@ fn released_memory_is_tracked_until_it_is_returned() {
         text.starts_with("it gave back 90.0 GiB (80.0 GiB in no counter, 10.0 GiB shared memory)"),
         "{text}"
     );
-    assert!(text.contains("; left of it: 90.0 GiB after 0.0 s, "), "{text}");
+    assert!(text.contains("; left of it: 90.0 GiB after 0.0s, "), "{text}");
     assert_eq!(node.value("uma_engine_release_seconds_count"), Reading::Value(1.0));
     assert_eq!(node.value("uma_engine_release_seconds_bucket{le=\"2.0\"}"), Reading::Value(0.0));
     assert_eq!(node.value("uma_engine_release_seconds_bucket{le=\"10.0\"}"), Reading::Value(1.0));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::{Life, LifeChange};
 use crate::engines::facts;
-use crate::model::{EngineHealth, EnginePhase, HealthResponse, Reading, counted};
+use crate::model::{EngineHealth, EnginePhase, HealthResponse, Reading, counted, seconds_text};
 
 /// Since when an engine has done nothing for its requests, as far as it reports that.
 #[derive(Debug, Default)]
@@ -92,9 +92,9 @@ impl Life {
         let reason = if self.is_on_its_way() && waited >= self.seen.stuck_after {
             let cores = self.mark.cores(self.sampled, &self.now);
             format!(
-                "nothing was read and no memory taken for {} s, while its processes used \
+                "nothing was read and no memory taken for {}, while its processes used \
                  {cores:.1} cores{}",
-                waited.as_secs(),
+                seconds_text(waited),
                 self.deadlock()
             )
         } else {
@@ -132,10 +132,10 @@ impl Life {
             && lasts >= after
         {
             return Some(format!(
-                "{} running or waiting for {} s without a token, while its health check succeeds \
+                "{} running or waiting for {} without a token, while its health check succeeds \
                  (unless its owner has paused it)",
                 counted(requests, "request"),
-                lasts.as_secs()
+                seconds_text(lasts)
             ));
         }
         let (first, last) = self.stall.silent?;
@@ -144,9 +144,9 @@ impl Life {
         let still = self.sampled.saturating_sub(self.mark.at);
         (self.phase.is_up() && lasts >= after && still >= after).then(|| {
             format!(
-                "its core has not answered for {} s, and has read and taken nothing, while its \
+                "its core has not answered for {}, and has read and taken nothing, while its \
                  health check succeeds",
-                lasts.as_secs()
+                seconds_text(lasts)
             )
         })
     }

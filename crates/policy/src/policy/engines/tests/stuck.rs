@@ -42,7 +42,7 @@ fn an_engine_that_answers_while_its_requests_get_no_token_is_stuck() {
     }
     assert_eq!(world.take_events(), [""; 0]);
     world.step(1200, with_load(&seen, 1200, of(2, 0.9, Reading::Value(8))));
-    let expected = "stuck true: 2 requests running or waiting for 300 s without a token, while \
+    let expected = "stuck true: 2 requests running or waiting for 5m without a token, while \
                     its health check succeeds (unless its owner has paused it)";
     assert_eq!(world.take_events(), [expected]);
     world.observe(1201, std::slice::from_ref(&seen));
@@ -69,7 +69,7 @@ fn an_engine_whose_requests_only_wait_is_stuck() {
         work: Reading::Value(7),
         ..EngineLoad::NONE
     };
-    let stuck = "stuck true: 4 requests running or waiting for 300 s without a token, while its \
+    let stuck = "stuck true: 4 requests running or waiting for 5m without a token, while its \
                  health check succeeds (unless its owner has paused it)";
     // Whether it sleeps, and how many requests run and wait after so many probes.
     type Case = (bool, fn(u64) -> (u64, u64), Option<&'static str>);
@@ -99,7 +99,7 @@ fn an_engine_whose_requests_only_wait_is_stuck() {
 /// SGLang's HTTP server answers, and its scheduler does not.
 #[test]
 fn an_engine_whose_core_no_longer_answers_is_stuck_unless_it_reads_or_grows() {
-    let stuck = "stuck true: its core has not answered for 300 s, and has read and taken nothing, \
+    let stuck = "stuck true: its core has not answered for 5m, and has read and taken nothing, \
                  while its health check succeeds";
     let answers = EngineLoad {
         running: Reading::Value(1),
