@@ -15,7 +15,9 @@ use crate::model::{
 
 const GIB: f64 = 1_073_741_824.0;
 
-/// A size as people read it: in GiB.
+/// A size in GiB, as `gib` of the script writes it when it updates a cell. Unlike
+/// [`crate::model::bytes_text`] it has one unit, so that a column can be compared at a glance, and
+/// two digits below 10 GiB, so that small parts do not all read 0.0.
 #[expect(clippy::cast_precision_loss, reason = "two digits after the point are shown")]
 pub(super) fn gib(bytes: u64) -> String {
     let value = bytes as f64 / GIB;
