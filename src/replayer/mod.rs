@@ -175,7 +175,7 @@ impl Replayer {
             override_again(&recorded.overrides, &mut rules)?;
             rules
         };
-        // Older recordings do not have them.
+        // Most incidents of `tests/incidents` lack them.
         rules.guard_rails = match &recorded.guard_rails {
             Value::Null => GuardRails::default(),
             written => serde_json::from_value(written.clone())
@@ -185,7 +185,8 @@ impl Replayer {
     }
 }
 
-/// Changes recorded rules as the configuration did. Older recordings have no changes.
+/// Changes recorded rules as the configuration did. Most incidents of `tests/incidents` have no
+/// changes.
 pub(crate) fn override_again(recorded: &Value, rules: &mut RuleSet) -> anyhow::Result<()> {
     if !recorded.is_null() {
         let changes: Vec<RuleOverride> = serde_json::from_value(recorded.clone())

@@ -59,7 +59,7 @@ impl Prefetch {
 }
 
 impl Default for Prefetch {
-    /// What acts did that were recorded before there was a choice.
+    /// An act whose record does not name it has none.
     fn default() -> Self {
         Self::Off
     }

@@ -385,15 +385,10 @@ impl JournalReader {
             Ok((rows, boots.collect::<rusqlite::Result<_>>()?))
         };
         let (rows, boots) = read().map_err(|error| self.failed(error))?;
-        let Some(mut rows) = rows.into_iter().collect::<Option<Vec<RebootRow>>>() else {
+        let Some(rows) = rows.into_iter().collect::<Option<Vec<RebootRow>>>() else {
             tracing::error!(effect = "nothing is rebooted", "row about a reboot not understood");
             return Ok(PastReboots::default());
         };
-        // An older program has left only a note elsewhere.
-        let is_noted = rows.iter().any(|row| matches!(row, RebootRow::Lost { .. }));
-        if !is_noted && self.lost_before()?.is_some() {
-            rows.insert(0, RebootRow::Lost { at: None });
-        }
         Ok(past_reboots(&rows, &boots, boot_id))
     }
 

@@ -61,8 +61,8 @@ pub struct SegmentBegin {
     /// The last time of each kind of event in this boot.
     #[serde(default)]
     pub last_events: BTreeMap<String, Timestamp>,
-    /// The acts of earlier processes as older programs recorded them: rule, mode, and time before
-    /// the start.
+    /// The acts of earlier processes: rule, mode, and time before the start. Today they are among
+    /// the observations; the incident `restart-in-the-middle` of `tests/incidents` has them here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier_acts: Vec<(RuleId, Mode, Duration)>,
     /// Whether the policy holds until an observation reports the acts of earlier processes.
@@ -98,7 +98,7 @@ pub struct RecordedRules {
     /// What the configuration changed in rules, as its reader writes it.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub overrides: serde_json::Value,
-    /// When memory counted as leaked. Older programs did not record it.
+    /// When memory counted as leaked. Most incidents of `tests/incidents` lack it.
     #[serde(default)]
     pub assessment: AssessmentLimits,
     /// Time after which a received alert was forgotten without repetition.

@@ -218,6 +218,22 @@ fn entries_of_a_damaged_journal_are_reported_as_lost() {
     assert!(known.is_newly_lost, "no wall clock shows when, for reboots");
 }
 
+#[test]
+fn a_loss_that_is_forgotten_among_reboots_stops_none() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(FILE_NAME), vec![b'x'; 40_000]).unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    journal.record(&JournalEntry::Decision(act(2, Mode::Enforce)));
+    settle(&journal);
+    journal.close(PATIENCE).unwrap();
+    let connection = Connection::open(dir.path().join(FILE_NAME)).unwrap();
+    connection.execute("DELETE FROM reboots", []).unwrap();
+    drop(connection);
+    let reader = JournalReader::open(dir.path()).unwrap();
+    assert!(reader.lost_before().unwrap().is_some());
+    assert!(!reader.reboots(Some(BOOT)).unwrap().is_newly_lost);
+}
+
 fn restart(engine: &str, to: RestartState) -> JournalEntry {
     restart_of_rank(engine, to, None)
 }
