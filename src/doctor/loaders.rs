@@ -3,6 +3,7 @@
 
 use super::{DoctorFacts, Finding, StartedEngine, known};
 use crate::engines::facts;
+use crate::engines::loaders::WeightDaemon;
 
 /// A process that has read weights.
 #[derive(Clone, Debug)]
@@ -14,10 +15,12 @@ pub enum RunningLoader {
         /// What it runs.
         started: StartedEngine,
     },
-    /// A daemon that holds weights for engines: `vllm preload`.
+    /// A daemon that holds weights for engines.
     Holder {
         /// Its process.
         pid: u32,
+        /// What it is.
+        daemon: &'static WeightDaemon,
     },
 }
 
@@ -36,10 +39,13 @@ fn of_process(running: &RunningLoader) -> Finding {
             let name = facts(*engine).known_as.unwrap_or("engine");
             Finding::ok("loader", text).of(&format!("{name} (pid {pid})"))
         }
-        RunningLoader::Holder { pid } => {
-            let text = "holds the weights of engines with --load-format ipc_cache, and outlives \
-                        them: wanted memory, which no engine has left behind";
-            Finding::ok("loader", text).of(&format!("vllm preload (pid {pid})"))
+        RunningLoader::Holder { pid, daemon } => {
+            let text = format!(
+                "holds the weights of engines with {}, and outlives them: wanted memory, which no \
+                 engine has left behind",
+                daemon.option
+            );
+            Finding::ok("loader", text).of(&format!("{} (pid {pid})", daemon.command))
         }
     }
 }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
+use crate::engines::loaders::weight_daemon;
 use crate::model::{EngineKind, GpuLossSign, KernelEvent};
 
 const GIB: u64 = 1 << 30;
@@ -98,11 +99,14 @@ fn an_engine_of_unproven_identity_is_found() {
 
 #[test]
 fn a_daemon_that_holds_weights_is_no_fault() {
-    let holder = Fact::Is(vec![RunningLoader::Holder { pid: 8 }]);
+    let command = ["vllm", "preload", "/m"].map(str::to_owned);
+    let daemon = weight_daemon(&command).unwrap();
+    let holder = Fact::Is(vec![RunningLoader::Holder { pid: 8, daemon }]);
     let findings = examine(&DoctorFacts { loaders: holder, ..well() });
     let holder = findings.iter().find(|finding| finding.check == "loader").unwrap();
     assert_eq!(holder.severity, Severity::Ok);
     assert!(holder.text.contains("wanted memory"), "{holder:?}");
+    assert_eq!(holder.subject.as_deref(), Some("vllm preload (pid 8)"));
 }
 
 fn xid(xid: u32, recovery: Option<crate::model::Recovery>) -> KernelEvent {

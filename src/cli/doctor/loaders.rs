@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::packages;
 use crate::doctor::{AdviceTable, Fact, RayVariables, Raylet, RunningLoader, StartedEngine};
-use crate::engines::loaders::{VARIABLES, holds_weights};
+use crate::engines::loaders::{loader_variables, weight_daemon};
 use crate::engines::{LaunchCommand, ProcessRole, recognise};
 use crate::parse::process::{arguments, variable};
 
@@ -40,8 +40,8 @@ fn of_process(procfs: &Path, pid: u32, advice: &AdviceTable) -> Option<RunningLo
     let folder = procfs.join(pid.to_string());
     // The process may have ended, or be another user's.
     let line = arguments(&read(&folder.join("cmdline"), MOST_LINE_BYTES)?);
-    if holds_weights(&line) {
-        return Some(RunningLoader::Holder { pid });
+    if let Some(daemon) = weight_daemon(&line) {
+        return Some(RunningLoader::Holder { pid, daemon });
     }
     let (_, ProcessRole::Server) = recognise("", &line, None)? else { return None };
     // Of the environment nothing else is kept: keys are among it.
@@ -49,7 +49,7 @@ fn of_process(procfs: &Path, pid: u32, advice: &AdviceTable) -> Option<RunningLo
     let environment = read(&path, MOST_ENVIRONMENT_BYTES);
     let bytes = environment.as_deref().unwrap_or_default();
     let set =
-        VARIABLES.iter().filter_map(|name| Some(format!("{name}={}", variable(bytes, name)?)));
+        loader_variables().filter_map(|name| Some(format!("{name}={}", variable(bytes, name)?)));
     let words: Vec<String> = set.chain(line).collect();
     let command = LaunchCommand::read(&words)?;
     let versions = packages::versions(&folder, &advice.packages());
@@ -110,11 +110,11 @@ mod tests {
             .iter()
             .map(|one| match one {
                 RunningLoader::Server { pid, started } => (*pid, started.loader.name),
-                RunningLoader::Holder { pid } => (*pid, "holder"),
+                RunningLoader::Holder { pid, daemon } => (*pid, daemon.command),
             })
             .collect();
         let expected =
-            [(11, "instanttensor"), (12, "holder"), (15, "mmap with a table in its file")];
+            [(11, "instanttensor"), (12, "vllm preload"), (15, "mmap with a table in its file")];
         assert_eq!(named, expected);
         assert!(matches!(loaders(&procfs.path().join("none"), &advice), Fact::Unknown(_)));
     }

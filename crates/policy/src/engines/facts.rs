@@ -6,6 +6,7 @@ use super::command_line::{EnginePart, ProcessRole, Program, ServingArguments};
 use super::emptying::{ReclaimMethod, ResumeCall};
 use super::last_words::{LastWords, Phrase};
 use super::launch_command::SizeOptions;
+use super::loaders::{LoaderRule, WeightDaemon};
 use crate::model::{EngineKind, EngineLoad};
 
 /// The value of a variable of an engine's environment.
@@ -55,6 +56,10 @@ pub struct EngineFacts {
     pub media_profile: Option<&'static str>,
     /// It refuses nodes whose free memory differs by more than that.
     pub balance: Option<Balance>,
+    /// How its options name the loader of its weights. The first rule that holds decides.
+    pub(super) loaders: &'static [LoaderRule],
+    /// Its daemon that holds weights, if it has one.
+    pub weight_daemon: Option<&'static WeightDaemon>,
     /// What an official image runs, before the arguments behind the image. Empty: nothing.
     pub entry_point: &'static [&'static str],
     /// Environment variables that replace missing options. No others are read: they may hold keys.
@@ -188,6 +193,8 @@ impl EngineFacts {
             needs_longest_request: false,
             media_profile: None,
             balance: None,
+            loaders: &[],
+            weight_daemon: None,
             entry_point: &[],
             variables: &[],
             of_variables: |_| ServingArguments::NONE,

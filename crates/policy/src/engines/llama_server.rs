@@ -11,6 +11,7 @@ use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::last_words::Reason;
 use super::launch_command::SizeOptions;
 use super::load::{greatest_share, sum};
+use super::loaders::{COPIES, Loader, LoaderRule, LoaderSign, PageCacheUse, WeightResidence};
 use crate::model::{CachePermission, EngineKind, EngineLoad, counted};
 
 const HOST: &str = "LLAMA_ARG_HOST";
@@ -33,6 +34,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         whole_windows: &["--swa-full"],
         ..SizeOptions::NONE
     },
+    loaders: LOADERS,
     entry_point: &["llama-server"],
     variables: &[HOST, PORT, MODEL],
     of_variables: |variable| ServingArguments::of_environment(variable, [HOST, PORT, MODEL]),
@@ -55,6 +57,88 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     images: &["ghcr.io/ggml-org/llama.cpp"],
     ..EngineFacts::new(EngineKind::LlamaServer)
 };
+
+const DIRECT_IO: Option<&str> = Some("--direct-io (--load-mode dio in newer builds)");
+
+static DIRECT: Loader = Loader {
+    name: "direct-io",
+    page_cache: PageCacheUse::Spares,
+    costs: "reads with direct I/O and leaves no cache (gpt-oss-120b on a DGX Spark: 10.5 s instead \
+            of 110 s)",
+    source: "github.com/ggml-org/llama.cpp/pull/18012",
+    ..COPIES
+};
+
+static READ: Loader = Loader {
+    name: "read",
+    costs: "reads through the page cache",
+    instead: DIRECT_IO,
+    source: "github.com/ggml-org/llama.cpp: tools/server/README.md",
+    ..COPIES
+};
+
+static MMAP: Loader = Loader {
+    name: "mmap",
+    costs: "maps the file and copies it through the page cache (gpt-oss-120b on a DGX Spark: \
+            110 s)",
+    instead: DIRECT_IO,
+    source: "github.com/ggml-org/llama.cpp/pull/18012",
+    ..COPIES
+};
+
+static MAPPED: Loader = Loader {
+    name: "mmap",
+    residence: WeightResidence::Mapped,
+    costs: "maps the file; what is not on the GPU stays in the mapping",
+    instead: None,
+    source: "github.com/ggml-org/llama.cpp: tools/server/README.md",
+    ..COPIES
+};
+
+static AUTO: Loader = Loader {
+    name: "mmap",
+    residence: WeightResidence::Mapped,
+    costs: "maps the file; what does not fit on the GPU stays in the mapping",
+    instead: DIRECT_IO,
+    source: "github.com/ggml-org/llama.cpp: tools/server/README.md",
+    ..COPIES
+};
+
+static LOCKED: Loader = Loader {
+    name: "mlock",
+    costs: "locks what it maps, so that the kernel cannot evict it",
+    instead: None,
+    source: "github.com/ggml-org/llama.cpp: tools/server/README.md",
+    ..COPIES
+};
+
+const LOAD_MODE: &[&str] = &["--load-mode", "-lm"];
+
+const GPU_LAYERS: &[&str] = &["-ngl", "--gpu-layers", "--n-gpu-layers"];
+
+const ON_CPU: &[&str] = &[
+    "-cmoe",
+    "--cpu-moe",
+    "-ncmoe",
+    "--n-cpu-moe",
+    "-ncffn",
+    "--n-cpu-ffn",
+    "-ot",
+    "--override-tensor",
+];
+
+/// The first rule that holds decides.
+static LOADERS: &[LoaderRule] = &[
+    LoaderRule(&[LoaderSign::Is(LOAD_MODE, &["dio"])], &DIRECT),
+    LoaderRule(&[LoaderSign::Is(LOAD_MODE, &["none"])], &READ),
+    LoaderRule(&[LoaderSign::Is(LOAD_MODE, &["mlock", "mmap+mlock"])], &LOCKED),
+    LoaderRule(&[LoaderSign::Has(&["-dio", "--direct-io"])], &DIRECT),
+    LoaderRule(&[LoaderSign::Has(&["--mlock"])], &LOCKED),
+    LoaderRule(&[LoaderSign::Has(&["--no-mmap"])], &READ),
+    LoaderRule(&[LoaderSign::Has(ON_CPU)], &MAPPED),
+    LoaderRule(&[LoaderSign::LayersOnGpu(GPU_LAYERS)], &MMAP),
+    LoaderRule(&[LoaderSign::IsUsual(LOAD_MODE, &["auto", "mmap"])], &AUTO),
+];
 
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     (program.name == "llama-server").then_some(ProcessRole::Server)

@@ -16,6 +16,10 @@ use super::facts::{
 use super::last_words::{LastWords, Reason, python_status, worker_name};
 use super::launch_command::SizeOptions;
 use super::load::{greatest_share, share, sum};
+use super::loaders::{
+    CONSOLIDATED, COPIES, DUMMY, FORMAT, INSTANTTENSOR, Loader, LoaderRule, LoaderSign, PREFETCH,
+    PageCacheUse, RUNAI, SAFETENSORS, TORCH, WeightResidence,
+};
 use crate::model::{CachePermission, EngineKind, EngineLoad, EngineRank, Reading, counted};
 use crate::parse::answer::HttpResponse;
 
@@ -59,6 +63,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         refusal: "SGLang refuses nodes whose free memory differs by more than a tenth: free some \
                   on the weakest, or set SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK=0.",
     }),
+    loaders: LOADERS,
     // After a pause /ready stays 503 until a request to /health, which takes seconds.
     health: &[
         HealthPath::of("/ready"),
@@ -111,6 +116,99 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     images: &["lmsysorg/sglang", "nvcr.io/nvidia/sglang"],
     ..EngineFacts::new(EngineKind::Sglang)
 };
+
+static MMAP: Loader = Loader {
+    name: "mmap",
+    // 157 GB for a model of 81.6 GB, whose code had collected all tensors first.
+    peak_percent: Some((100, 193)),
+    costs: "maps shards and reads them through the page cache; a model whose code collects the \
+            tensors first peaks at up to 1.9 times the weights (157 GB on one node were measured)",
+    instead: Some("--weight-loader-drop-cache-after-load"),
+    source: "github.com/sgl-project/sglang/pull/20580",
+    ..COPIES
+};
+
+static EVICTING: Loader = Loader {
+    name: "mmap, evicting",
+    page_cache: PageCacheUse::Spares,
+    peak_percent: Some((100, 193)),
+    costs: "maps shards and evicts each from the page cache once it is copied; a model whose code \
+            collects the tensors first peaks at up to 1.9 times the weights (157 GB on one node \
+            were measured)",
+    source: "github.com/sgl-project/sglang/pull/20580, docs.sglang.io: model loading",
+    ..COPIES
+};
+
+static READ: Loader = Loader {
+    name: "read",
+    peak_percent: Some((100, 193)),
+    stages_a_file: true,
+    costs: "reads each shard as a whole into memory, and through the page cache, before it copies \
+            it",
+    instead: Some("--weight-loader-drop-cache-after-load"),
+    source: "github.com/sgl-project/sglang/pull/7469",
+    ..COPIES
+};
+
+static FASTSAFETENSORS: Loader = Loader {
+    name: "fastsafetensors",
+    // 47.12 GB for weights of 27.03 GB, since the buffers stay.
+    peak_percent: Some((100, 174)),
+    instead: Some("--weight-loader-drop-cache-after-load"),
+    costs: "keeps shards beside the weights (47.1 GB for 27.0 GB were measured on a GB10), and \
+            reads through the page cache without GDS, as on all integrated GPUs",
+    source: "github.com/sgl-project/sglang/pull/40065, github.com/sgl-project/sglang/pull/31859",
+    ..COPIES
+};
+
+static FASTSAFETENSORS_EVICTING: Loader = Loader {
+    name: "fastsafetensors",
+    page_cache: PageCacheUse::Spares,
+    peak_percent: Some((100, 174)),
+    costs: "keeps shards beside the weights (47.1 GB for 27.0 GB were measured on a GB10), and \
+            evicts each from the page cache once it is copied",
+    source: "github.com/sgl-project/sglang/pull/40065, github.com/sgl-project/sglang/pull/31859",
+    ..COPIES
+};
+
+static TABLE_IN_FILE: Loader = Loader {
+    name: "mmap with a table in its file",
+    residence: WeightResidence::Mapped,
+    costs: "leaves a table of embeddings (47.7 GiB in Qwen3.8-Flash-Next) in a mapping of its file",
+    instead: Some("--weight-loader-drop-cache-after-load"),
+    source: "github.com/sgl-project/sglang/pull/37068",
+    ..COPIES
+};
+
+const DROPS: LoaderSign = LoaderSign::Has(&["--weight-loader-drop-cache-after-load"]);
+
+/// The first rule that holds decides.
+static LOADERS: &[LoaderRule] = &[
+    LoaderRule(&[LoaderSign::Is(&["--ple-offload-backend"], &["file"])], &TABLE_IN_FILE),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["fastsafetensors"]), DROPS], &FASTSAFETENSORS_EVICTING),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["fastsafetensors"])], &FASTSAFETENSORS),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["instanttensor"])], &INSTANTTENSOR),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["runai_streamer"])], &RUNAI),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["mistral"])], &CONSOLIDATED),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["pt"])], &TORCH),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["dummy"])], &DUMMY),
+    LoaderRule(&[LoaderSign::IsUsual(FORMAT, SAFETENSORS), DROPS], &EVICTING),
+    LoaderRule(
+        &[
+            LoaderSign::IsUsual(FORMAT, SAFETENSORS),
+            LoaderSign::Has(&["--weight-loader-prefetch-checkpoints"]),
+        ],
+        &PREFETCH,
+    ),
+    LoaderRule(
+        &[
+            LoaderSign::IsUsual(FORMAT, SAFETENSORS),
+            LoaderSign::Has(&["--weight-loader-disable-mmap"]),
+        ],
+        &READ,
+    ),
+    LoaderRule(&[LoaderSign::IsUsual(FORMAT, SAFETENSORS)], &MMAP),
+];
 
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     match program.name {

@@ -6,6 +6,10 @@ use super::facts::{EngineFacts, HealthPath, LoadSource, MemoryShare, ShareOf, Us
 use super::last_words::{LastWords, Reason, python_status, worker_name};
 use super::launch_command::SizeOptions;
 use super::load::{greatest_share, samples, sum};
+use super::loaders::{
+    CONSOLIDATED, COPIES, DUMMY, FORMAT, INSTANTTENSOR, Loader, LoaderRule, LoaderSign, PREFETCH,
+    RUNAI, SAFETENSORS, TORCH, WeightDaemon, WeightResidence,
+};
 use crate::model::{EngineKind, EngineLoad, EngineRank, Reading};
 
 /// Holds the weights on the GPU for engines that come and go (`--load-format ipc_cache`, 0.32).
@@ -50,6 +54,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
          That took 50 GiB and more beside its share on a GB10, and hung it: bound it by \
          --limit-mm-per-prompt, or leave it out by --language-model-only.",
     ),
+    loaders: LOADERS,
+    weight_daemon: Some(&WEIGHT_DAEMON),
     entry_point: &["vllm", "serve"],
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
@@ -100,6 +106,94 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     images: &["vllm/vllm-openai", "nvcr.io/nvidia/vllm"],
     ..EngineFacts::new(EngineKind::Vllm)
 };
+
+static MMAP: Loader = Loader {
+    name: "mmap",
+    costs: "maps one shard at a time and reads it through the page cache",
+    source: "docs.vllm.ai: LoadConfig; reports, November 2026",
+    ..COPIES
+};
+
+static EAGER: Loader = Loader {
+    name: "eager",
+    stages_a_file: true,
+    costs: "reads each shard as a whole into memory, and through the page cache, before it copies \
+            it",
+    source: "docs.vllm.ai: LoadConfig.safetensors_load_strategy",
+    ..COPIES
+};
+
+static FASTSAFETENSORS: Loader = Loader {
+    name: "fastsafetensors",
+    stages_a_file: true,
+    costs: "keeps a whole shard beside the weights, and reads through the page cache without GDS, \
+            as on all integrated GPUs (it loaded in 33 s instead of 356 s on a GB10)",
+    source: "github.com/vllm-project/vllm/pull/55985, github.com/sgl-project/sglang/pull/31859",
+    ..COPIES
+};
+
+static IPC_CACHE: Loader = Loader {
+    name: "ipc_cache",
+    residence: WeightResidence::Outlives,
+    costs: "takes the weights from a daemon (vllm preload), whose memory outlives the engine and \
+            is wanted",
+    source: "github.com/vllm-project/vllm/pull/54921",
+    ..COPIES
+};
+
+static TABLE_IN_FILE: Loader = Loader {
+    name: "mmap with a table in its file",
+    residence: WeightResidence::Mapped,
+    costs: "leaves a table of embeddings (47.7 GiB in Qwen3.8-Flash-Next) in a mapping of its file",
+    source: "github.com/vllm-project/vllm/pull/54129, github.com/vllm-project/vllm/pull/54070",
+    ..COPIES
+};
+
+const STRATEGY: &[&str] = &["--safetensors-load-strategy"];
+
+/// The first rule that holds decides.
+static LOADERS: &[LoaderRule] = &[
+    LoaderRule(&[LoaderSign::Set("VLLM_PLE_MMAP")], &TABLE_IN_FILE),
+    LoaderRule(&[LoaderSign::Set("VLLM_PLE_DISK_OFFLOAD_DIR")], &TABLE_IN_FILE),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["instanttensor"])], &INSTANTTENSOR),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["fastsafetensors"])], &FASTSAFETENSORS),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["runai_streamer", "runai_streamer_sharded"])], &RUNAI),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["mistral"])], &CONSOLIDATED),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["pt"])], &TORCH),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["dummy"])], &DUMMY),
+    LoaderRule(&[LoaderSign::Is(FORMAT, &["ipc_cache"])], &IPC_CACHE),
+    LoaderRule(&[LoaderSign::Set("USE_FASTSAFETENSOR")], &FASTSAFETENSORS),
+    LoaderRule(
+        &[
+            LoaderSign::IsUsual(FORMAT, SAFETENSORS),
+            LoaderSign::Is(STRATEGY, &["eager", "torchao"]),
+        ],
+        &EAGER,
+    ),
+    LoaderRule(
+        &[LoaderSign::IsUsual(FORMAT, SAFETENSORS), LoaderSign::Is(STRATEGY, &["prefetch"])],
+        &PREFETCH,
+    ),
+    LoaderRule(
+        &[LoaderSign::IsUsual(FORMAT, SAFETENSORS), LoaderSign::IsUsual(STRATEGY, &["lazy"])],
+        &MMAP,
+    ),
+];
+
+static WEIGHT_DAEMON: WeightDaemon = WeightDaemon {
+    command: "vllm preload",
+    option: "--load-format ipc_cache",
+    is_run_by: holds_weights,
+};
+
+/// `vllm preload`, and the module and the command that it had before.
+fn holds_weights(arguments: &[String]) -> bool {
+    const MODULE: &str = "vllm.model_executor.model_loader.weight_cache.daemon";
+    let is_vllm = |word: &String| word.rsplit('/').next() == Some("vllm");
+    let is_command = |word: &String| matches!(&**word, PRELOAD | "weight-cache-daemon");
+    let mut pairs = arguments.iter().zip(arguments.iter().skip(1)).take(4);
+    pairs.any(|(one, next)| (one == "-m" && next == MODULE) || (is_vllm(one) && is_command(next)))
+}
 
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     match program.name {

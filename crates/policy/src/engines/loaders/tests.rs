@@ -76,13 +76,21 @@ fn a_daemon_that_holds_weights_is_no_engine() {
         ("ls preload", false),
         ("", false),
     ] {
-        assert_eq!(holds_weights(&words(line)), expected, "{line}");
+        assert_eq!(weight_daemon(&words(line)).is_some(), expected, "{line}");
     }
 }
 
 #[test]
+fn a_variable_that_names_a_loader_is_read() {
+    let names: Vec<_> = loader_variables().collect();
+    assert_eq!(names, ["VLLM_PLE_MMAP", "VLLM_PLE_DISK_OFFLOAD_DIR", "USE_FASTSAFETENSOR"]);
+}
+
+#[test]
 fn every_loader_names_its_costs_and_its_source() {
-    for LoaderRule(_, signs, loader) in RULES {
+    let rules: Vec<_> = ENGINES.iter().flat_map(|facts| facts.loaders).collect();
+    assert!(rules.len() > 30, "{}", rules.len());
+    for LoaderRule(signs, loader) in rules {
         assert!(!loader.name.is_empty() && !loader.costs.is_empty(), "{loader:?}");
         assert!(!loader.source.is_empty() && !signs.is_empty(), "{loader:?}");
         assert!(loader.work_bytes.0 <= loader.work_bytes.1, "{loader:?}");
