@@ -20,6 +20,7 @@ use crate::engines::loaders::{Loader, USUAL, WeightResidence};
 use crate::engines::{ENGINES, EngineFacts, ShareOf, facts};
 use crate::model::EngineKind;
 pub use overheads::{ACTIVATION_BYTES, Overheads, Span};
+pub use share::{EngineShares, NodeShares, ShareLimits, sharing_engines};
 use share::{hundredths, share_down, share_up, usable_bytes};
 
 /// So many tokens at the same time ran on a GB10, and twice as many exhausted it
@@ -229,12 +230,8 @@ pub struct NodeFit {
     pub lacks_bytes: u64,
     /// The missing memory, if every range is at its upper end.
     pub may_lack_bytes: u64,
-    /// The largest `--gpu-memory-utilization` of vLLM that leaves processes and headroom.
-    pub vllm_utilization: f64,
-    /// The largest that leaves the growth after the start, too.
-    pub vllm_safe: f64,
-    /// The largest `--mem-fraction-static` of SGLang that leaves processes and headroom.
-    pub sglang_fraction: f64,
+    /// The largest shares that engines can take on it.
+    pub shares: EngineShares<NodeShares>,
 }
 
 /// The result for all nodes.
@@ -250,18 +247,8 @@ pub struct Fit {
     pub fits_at_own_utilizations: bool,
     /// The node with the least memory for a KV cache.
     pub weakest: Arc<str>,
-    /// The largest utilization that leaves processes and headroom on every node.
-    pub vllm_utilization: f64,
-    /// The largest that leaves the growth after the start, too.
-    pub vllm_safe: f64,
-    /// The utilization for weights, the most work, and the requested KV cache.
-    pub vllm_least: f64,
-    /// The same with the least work: with less it cannot start.
-    pub vllm_least_possible: f64,
-    /// The largest fraction that leaves processes and headroom on every node.
-    pub sglang_fraction: f64,
-    /// The fraction for weights and the requested KV cache.
-    pub sglang_least: f64,
+    /// The shares that engines need, and can take, on all nodes.
+    pub shares: EngineShares<ShareLimits>,
     /// Tokens that the KV cache holds on the weakest node, over all requests.
     pub most_tokens: Option<u64>,
     /// Whether SGLang refuses several nodes as unbalanced.
@@ -283,54 +270,34 @@ pub fn fit(
         .collect();
     let mut each: Vec<NodeFit> =
         needs.iter().zip(nodes).map(|(needs, node)| needs.node_fit(node)).collect();
-    let vllm_utilization = least(&each, |node| node.vllm_utilization);
-    let vllm_safe = least(&each, |node| node.vllm_safe);
+    let shares = common_shares(&needs, nodes, &each);
+    let of_all = shares.of_all;
     let ceiling = needs.iter().map(|needs| needs.ceiling).fold(1.0, f64::min);
-    let with = |work: fn(&Span) -> u64| {
-        let shares = needs.iter().map(|one| share_up(one.shared_bytes(work), one.total));
-        shares.fold(0.0, f64::max)
-    };
-    let (vllm_least, vllm_least_possible) = (with(|work| work.most), with(|work| work.least));
     let fits_at_own_utilizations = needs.iter().all(|needs| needs.lacks_at(needs.ceiling) == 0);
     for (node, needs) in each.iter_mut().zip(&needs) {
         let own = !engine.takes_common_share() || !fits_at_own_utilizations;
         node.lacks_bytes = needs.lacks_at(if own { needs.ceiling } else { ceiling });
-        node.may_lack_bytes = needs.may_lack(engine.takes_common_share().then_some(vllm_safe));
-        node.kv_available_bytes = needs.kv_available(engine, vllm_utilization);
+        node.may_lack_bytes = needs.may_lack(engine.takes_common_share().then_some(of_all.safe));
+        node.kv_available_bytes = needs.kv_available(engine, of_all.most);
     }
-    let utilization = |node: &NodeFit| hundredths(node.vllm_utilization);
-    let weakest = each.iter().min_by_key(|node| {
-        (node.kv_available_bytes, utilization(node), u64::MAX - node.lacks_bytes)
-    })?;
-    let static_share = |(needs, node): (&EngineNeeds, &FitNode)| {
-        share_up(needs.resident.saturating_add(needs.kv.unwrap_or(0)), node.seen_most_bytes)
-    };
-    let sglang_least = needs.iter().zip(nodes).map(static_share).fold(0.0, f64::max);
-    let sglang_fraction = least(&each, |node| node.sglang_fraction);
-    let ends = if engine.takes_free_share() {
+    let share = |node: &NodeFit| hundredths(node.shares.of_all.most);
+    let weakest = each
+        .iter()
+        .min_by_key(|node| (node.kv_available_bytes, share(node), u64::MAX - node.lacks_bytes))?;
+    let bounds = if engine.takes_free_share() {
         // It takes its share of what is free then, whatever that is.
-        ShareBounds {
-            ceiling: 1.0,
-            safe: sglang_fraction,
-            least: sglang_least,
-            possible: sglang_least,
-        }
+        ShareBounds { ceiling: 1.0, limits: shares.of_free }
     } else {
-        ShareBounds { ceiling, safe: vllm_safe, least: vllm_least, possible: vllm_least_possible }
+        ShareBounds { ceiling, limits: of_all }
     };
-    let (result, causes) = overall_result(model, engine, &needs, &each, &ends);
+    let (result, causes) = overall_result(model, engine, &needs, &each, &bounds);
     Some(Fit {
         fits: matches!(result, FitResult::Fits | FitResult::Tight),
         result,
         causes,
         fits_at_own_utilizations,
         weakest: Arc::clone(&weakest.node),
-        vllm_utilization,
-        vllm_safe,
-        vllm_least,
-        vllm_least_possible,
-        sglang_fraction,
-        sglang_least,
+        shares,
         most_tokens: model.kv_cache.and_then(|kv_cache| {
             let parts = u128::from(kv_cache.parts.max(1)).min(nodes.len() as u128);
             let all = u128::from(weakest.kv_available_bytes) * parts;
@@ -339,6 +306,36 @@ pub fn fit(
         is_unbalanced: is_unbalanced(nodes),
         nodes: each,
     })
+}
+
+/// The shares that engines need, and can take, on all nodes.
+fn common_shares(
+    needs: &[EngineNeeds],
+    nodes: &[FitNode],
+    each: &[NodeFit],
+) -> EngineShares<ShareLimits> {
+    let with = |work: fn(&Span) -> u64| {
+        let shares = needs.iter().map(|one| share_up(one.shared_bytes(work), one.total));
+        shares.fold(0.0, f64::max)
+    };
+    let static_share = |(needs, node): (&EngineNeeds, &FitNode)| {
+        share_up(needs.resident.saturating_add(needs.kv.unwrap_or(0)), node.seen_most_bytes)
+    };
+    let least_of_free = needs.iter().zip(nodes).map(static_share).fold(0.0, f64::max);
+    EngineShares {
+        of_all: ShareLimits {
+            least_possible: with(|work| work.least),
+            least: with(|work| work.most),
+            safe: least(each, |node| node.shares.of_all.safe),
+            most: least(each, |node| node.shares.of_all.most),
+        },
+        of_free: ShareLimits {
+            least_possible: least_of_free,
+            least: least_of_free,
+            safe: least(each, |node| node.shares.of_free.safe),
+            most: least(each, |node| node.shares.of_free.most),
+        },
+    }
 }
 
 /// Whether an engine refuses these nodes as unbalanced.
@@ -357,12 +354,7 @@ fn least(nodes: &[NodeFit], of: fn(&NodeFit) -> f64) -> f64 {
 struct ShareBounds {
     /// The largest that any report makes possible.
     ceiling: f64,
-    /// The largest that leaves memory for all else.
-    safe: f64,
-    /// The least with the most work.
-    least: f64,
-    /// The least with the least work.
-    possible: f64,
+    limits: ShareLimits,
 }
 
 /// The result, and why it is not better.
@@ -371,7 +363,7 @@ fn overall_result(
     engine: &FitEngine,
     needs: &[EngineNeeds],
     nodes: &[NodeFit],
-    ends: &ShareBounds,
+    bounds: &ShareBounds,
 ) -> (FitResult, Vec<Cause>) {
     let loader = engine.loader;
     if loader.peak_percent.is_none() {
@@ -396,9 +388,10 @@ fn overall_result(
         consider(Cause::LoadPeak, over(|one| one.peak.least), !over(|one| one.peak.most));
     }
     if let Some(share) = engine.share {
-        let is_most = share.value <= ends.safe;
-        consider(Cause::ShareTooLarge, share.is_given && share.value > ends.ceiling, is_most);
-        consider(Cause::ShareTooSmall, share.value < ends.possible, share.value >= ends.least);
+        let ShareLimits { least_possible, least, safe, .. } = bounds.limits;
+        let is_above = share.is_given && share.value > bounds.ceiling;
+        consider(Cause::ShareTooLarge, is_above, share.value <= safe);
+        consider(Cause::ShareTooSmall, share.value < least_possible, share.value >= least);
     }
     consider(Cause::Batch, false, engine.batch_tokens.is_none_or(|tokens| tokens <= RAN_BATCH));
     consider(Cause::Profiling, false, !engine.may_profile_media());
@@ -524,9 +517,11 @@ impl EngineNeeds {
 
     fn node_fit(&self, node: &FitNode) -> NodeFit {
         let budget = self.budget();
-        // vLLM refuses to start if less is available then.
+        // With a share of all memory, it refuses to start if less is available then.
         let found = self.seen_least.saturating_sub(self.processes.most);
         let of_model = budget.min(found);
+        // A share of free memory holds weights and KV cache.
+        let of_free = share_down(budget.saturating_sub(self.work.least), node.seen_most_bytes);
         NodeFit {
             node: Arc::clone(&node.name),
             total_bytes: self.total,
@@ -545,13 +540,13 @@ impl EngineNeeds {
             kv_wanted_bytes: self.kv,
             lacks_bytes: 0,
             may_lack_bytes: 0,
-            vllm_utilization: share_down(of_model, self.total),
-            vllm_safe: share_down(of_model.saturating_sub(self.growth.most), self.total),
-            // Its static memory is weights and KV cache, as a share of free memory at its start.
-            sglang_fraction: share_down(
-                budget.saturating_sub(self.work.least),
-                node.seen_most_bytes,
-            ),
+            shares: EngineShares {
+                of_all: NodeShares {
+                    safe: share_down(of_model.saturating_sub(self.growth.most), self.total),
+                    most: share_down(of_model, self.total),
+                },
+                of_free: NodeShares { safe: of_free, most: of_free },
+            },
         }
     }
 }

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 
@@ -52,11 +53,25 @@ fn the_weakest_node_decides_for_all() {
     let usable = 121 * GIB * 80 / 100;
     assert_eq!(fit.nodes[1].kv_available_bytes, usable - 69 * GIB, "in hundredths");
     assert_eq!(fit.nodes[1].kv_wanted_bytes, Some(10 * GIB), "20 GiB over two nodes");
-    assert_eq!((fit.nodes[0].vllm_utilization, fit.vllm_utilization), (0.85, 0.80));
-    assert_eq!(fit.vllm_least, 0.66, "79 of 121 GiB");
-    assert_eq!(fit.sglang_fraction, 0.84, "93 of 110 GiB");
+    assert_eq!((fit.nodes[0].shares.of_all.most, fit.shares.of_all.most), (0.85, 0.80));
+    assert_eq!(fit.shares.of_all.least, 0.66, "79 of 121 GiB");
+    assert_eq!(fit.shares.of_free.most, 0.84, "93 of 110 GiB");
     assert_eq!(fit.most_tokens, Some((usable - 69 * GIB) * 2 / 163_840));
     assert!(!fit.is_unbalanced);
+}
+
+#[test]
+fn the_shares_are_reported_by_engine() {
+    let nodes = [spark("one", 117), spark("two", 110)];
+    let fit = fit(&model(130, None, None), &exact(9, 4, 4), &nodes).unwrap();
+    let report = json!(fit);
+    for (engine, memory) in [("vllm", fit.shares.of_all), ("sglang", fit.shares.of_free)] {
+        assert_eq!(report["shares"][engine], json!(memory), "{engine}");
+    }
+    assert_eq!(report["shares"].as_object().unwrap().len(), sharing_engines().count());
+    assert_eq!(report["shares"]["vllm"]["most"], json!(0.80));
+    assert_eq!(report["nodes"][0]["shares"]["vllm"], json!({ "safe": 0.85, "most": 0.85 }));
+    assert_eq!(report["nodes"][1]["shares"]["sglang"], json!({ "safe": 0.84, "most": 0.84 }));
 }
 
 #[test]
@@ -84,7 +99,7 @@ fn an_indivisible_cache_is_on_each_node() {
 fn vllm_gets_at_most_the_available_memory() {
     let reserved = FitNode { seen_least_bytes: 90 * GIB, ..spark("one", 117) };
     let fit = fit(&model(80, None, None), &exact(9, 4, 4), &[reserved]).unwrap();
-    assert_eq!(fit.vllm_utilization, 0.66, "81 of 121 GiB");
+    assert_eq!(fit.shares.of_all.most, 0.66, "81 of 121 GiB");
     // It may see more.
     assert_eq!((fit.result, fit.nodes[0].lacks_bytes), (FitResult::Tight, 0));
     assert!(fit.nodes[0].may_lack_bytes > 3 * GIB && fit.nodes[0].may_lack_bytes < 5 * GIB);
@@ -112,8 +127,8 @@ fn nodes_of_different_sizes_get_the_share_of_the_smallest() {
         fit(&model, &exact(0, 0, 0), &nodes).unwrap()
     };
     let fit = fit_of(180);
-    assert_eq!((fit.nodes[0].vllm_utilization, fit.nodes[1].vllm_utilization), (0.77, 0.97));
-    assert_eq!((fit.vllm_utilization, fit.vllm_least), (0.77, 0.94));
+    assert_eq!((fit.nodes[0].shares.of_all.most, fit.nodes[1].shares.of_all.most), (0.77, 0.97));
+    assert_eq!((fit.shares.of_all.most, fit.shares.of_all.least), (0.77, 0.94));
     assert!(!fit.fits && fit.fits_at_own_utilizations, "0.77 of 96 GiB are 73.9: {fit:?}");
     assert_eq!(&*fit.weakest, "small");
     let usable = 96 * GIB * 77 / 100;
@@ -177,18 +192,18 @@ proptest! {
             })
             .collect();
         let fit = fit(&model, &overheads, &nodes).unwrap();
-        prop_assert!((0.0..=1.0).contains(&fit.vllm_utilization));
-        prop_assert!((0.0..=1.0).contains(&fit.sglang_fraction));
+        prop_assert!((0.0..=1.0).contains(&fit.shares.of_all.most));
+        prop_assert!((0.0..=1.0).contains(&fit.shares.of_free.most));
         for (node, share) in nodes.iter().zip(&fit.nodes) {
             prop_assert!(share.budget_bytes <= node.available_bytes);
-            prop_assert!(fit.vllm_utilization * node.total_bytes as f64
+            prop_assert!(fit.shares.of_all.most * node.total_bytes as f64
                 <= share.budget_bytes as f64 * (1.0 + 1e-9));
             let is_enough = share.budget_bytes >= share.weights_bytes;
             let is_clear = fit.result == FitResult::Fits;
             prop_assert!(!is_clear || is_enough);
-            prop_assert!(!is_clear || fit.vllm_least <= fit.vllm_safe, "{fit:?}");
-            prop_assert!(fit.vllm_safe <= fit.vllm_utilization);
-            prop_assert!(fit.vllm_least_possible <= fit.vllm_least);
+            prop_assert!(!is_clear || fit.shares.of_all.least <= fit.shares.of_all.safe, "{fit:?}");
+            prop_assert!(fit.shares.of_all.safe <= fit.shares.of_all.most);
+            prop_assert!(fit.shares.of_all.least_possible <= fit.shares.of_all.least);
             prop_assert_eq!(fit.causes.is_empty(), is_clear);
             prop_assert!(fit.fits || fit.result == FitResult::DoesNotFit);
         }

@@ -9,7 +9,7 @@ use super::nodes::Nodes;
 use crate::cli::output::{errln, outln};
 use crate::cli::style::{fitted, is_too_wide, stacked};
 use crate::engines::LaunchCommand;
-use crate::fit::{Fit, FitResult, Model, NodeFit};
+use crate::fit::{Fit, FitResult, Model, NodeFit, sharing_engines};
 use crate::model::{bytes_text, printable};
 use advice::advice;
 
@@ -113,48 +113,52 @@ fn summary(model: &Model, fit: &Fit) -> String {
     format!("{what} on {on}: {result}.")
 }
 
-const COLUMNS: [&str; 11] = [
-    "NODE",
-    "MEMORY",
-    "CAN HAVE",
-    "PROCESSES",
-    "HEADROOM",
-    "WEIGHTS",
-    "WORK",
-    "FOR KV",
-    "LACKS",
-    "VLLM",
-    "SGLANG",
+/// The columns before those of engines, and the least width of each.
+const COLUMNS: [(&str, usize); 9] = [
+    ("NODE", 4),
+    ("MEMORY", 9),
+    ("CAN HAVE", 9),
+    ("PROCESSES", 9),
+    ("HEADROOM", 9),
+    ("WEIGHTS", 9),
+    ("WORK", 9),
+    ("FOR KV", 9),
+    ("LACKS", 10),
 ];
 
-/// The least width of each column.
-const WIDTHS: [usize; COLUMNS.len()] = [4, 9, 9, 9, 9, 9, 9, 9, 10, 5, 6];
+/// The least width of the column of an engine.
+const SHARE_WIDTH: usize = 5;
 
 fn table(fit: &Fit) {
-    let rows: Vec<[String; COLUMNS.len()]> = fit.nodes.iter().map(cells).collect();
-    let mut widths = WIDTHS;
+    let engines = sharing_engines().map(|(facts, _)| facts.kind.name().to_uppercase());
+    let engines = engines.map(|title| (title, SHARE_WIDTH));
+    let columns = COLUMNS.iter().map(|(title, width)| ((*title).to_owned(), *width));
+    let (titles, mut widths): (Vec<String>, Vec<usize>) = columns.chain(engines).unzip();
+    let rows: Vec<Vec<String>> = fit.nodes.iter().map(cells).collect();
     for (column, width) in widths.iter_mut().enumerate() {
-        let wide = rows.iter().map(|row| row[column].chars().count()).max();
-        *width = (*width).max(wide.unwrap_or(0));
+        let cells = rows.iter().chain([&titles]).map(|row| row[column].chars().count());
+        *width = cells.fold(*width, usize::max);
     }
-    if is_too_wide(widths.iter().sum::<usize>() + 2 * (COLUMNS.len() - 1)) {
-        rows.iter().for_each(|row| outln!("{}", stacked(&COLUMNS, row)));
+    if is_too_wide(widths.iter().sum::<usize>() + 2 * (titles.len() - 1)) {
+        let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+        rows.iter().for_each(|row| outln!("{}", stacked(&titles, row)));
         return;
     }
-    let line = |cells: &[String; COLUMNS.len()]| {
-        let cells = cells.iter().zip(widths).enumerate();
-        let cells = cells.map(|(column, (cell, width))| match column {
+    let line = |cells: &[String]| {
+        let cells = cells.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(column, (cell, &width))| match column {
             0 => format!("{cell:width$}"),
             _ => format!("{cell:>width$}"),
         });
         cells.collect::<Vec<_>>().join("  ")
     };
-    outln!("{}", line(&COLUMNS.map(str::to_owned)));
+    outln!("{}", line(&titles));
     rows.iter().for_each(|row| outln!("{}", line(row)));
 }
 
-fn cells(node: &NodeFit) -> [String; COLUMNS.len()] {
-    [
+/// In the order of the columns.
+fn cells(node: &NodeFit) -> Vec<String> {
+    let mut cells = vec![
         printable(&node.node).into_owned(),
         bytes_text(node.total_bytes),
         bytes_text(node.available_bytes),
@@ -164,9 +168,10 @@ fn cells(node: &NodeFit) -> [String; COLUMNS.len()] {
         range_text(node.work_least_bytes, node.work_bytes),
         bytes_text(node.kv_available_bytes),
         lacks_text(node),
-        format!("{:.2}", node.vllm_utilization),
-        format!("{:.2}", node.sglang_fraction),
-    ]
+    ];
+    let shares = sharing_engines().map(|(_, memory)| node.shares.of(memory).most);
+    cells.extend(shares.map(|most| format!("{most:.2}")));
+    cells
 }
 
 /// What is missing: surely, or (`<12.0 GiB`) in the worst case.

@@ -52,7 +52,9 @@ fn the_weakest_of_two_nodes_decides_the_recommended_options() {
     // 100 GiB less 9 for its processes and 3.75 to spare, of 120.
     assert!(printed.contains("--gpu-memory-utilization 0.72 at most on each node"), "{printed}");
     let report = parsed(&fit(&node, &[&of[..], &["--json"]].concat()));
-    assert_eq!(report["vllm_utilization"], json!(0.72));
+    assert_eq!(report["shares"]["vllm"]["most"], json!(0.72));
+    assert_eq!(report["nodes"][1]["shares"]["vllm"]["most"], json!(0.72));
+    assert!(report["shares"]["sglang"]["least"].is_f64(), "{report}");
     assert_eq!(report["nodes"][0]["available_bytes"], json!(112 * GIB), "above the reserve");
     assert_eq!(report["nodes"][1]["kv_wanted_bytes"], json!(10 * GIB));
     let too_much = fit(&node, &["--weights=200GiB", &peers]);

@@ -5,8 +5,8 @@ mod tests;
 
 use crate::cli::fit::command::{LayerCounts, ToFit};
 use crate::cli::loader;
-use crate::engines::{ENGINES, EngineFacts, ShareOf, facts};
-use crate::fit::{Cause, Fit, FitResult, NodeFit};
+use crate::engines::{ENGINES, EngineFacts, MemoryShare, ShareOf, UsualShare, facts};
+use crate::fit::{Cause, EngineShares, Fit, FitResult, NodeFit, ShareLimits};
 use crate::model::bytes_text;
 
 use super::range_text;
@@ -18,7 +18,7 @@ const WORST_PEAK_PERCENT: u64 = 193;
 pub(super) fn advice(read: &ToFit, fit: &Fit) -> Vec<String> {
     let mut lines = Vec::new();
     let several = fit.nodes.len() > 1;
-    let gives = |node: &NodeFit| (node.kv_available_bytes, node.vllm_utilization);
+    let gives = |node: &NodeFit| (node.kv_available_bytes, node.shares.of_all.most);
     if fit.nodes.iter().any(|node| gives(node) != gives(&fit.nodes[0])) {
         lines.push(format!(
             "The weakest node is {}: it has the least available memory.",
@@ -68,8 +68,8 @@ fn shares(read: &ToFit, fit: &Fit, lines: &mut Vec<String>) {
             "{}: {} {:.2} at most{on_each}; weights and KV cache alone are {:.2}.",
             facts.display_name(),
             facts.share_option(),
-            fit.sglang_fraction,
-            fit.sglang_least
+            fit.shares.of_free.most,
+            fit.shares.of_free.least
         ));
     }
     let share = read.command.as_ref().and_then(|command| command.share.as_ref());
@@ -81,40 +81,38 @@ fn shares(read: &ToFit, fit: &Fit, lines: &mut Vec<String>) {
 /// The shares of all memory between which an engine runs.
 fn share_of_all(facts: &EngineFacts, fit: &Fit, is_clear: bool, on_each: &str) -> String {
     let (name, option) = (facts.display_name(), facts.share_option());
-    if fit.vllm_least_possible > fit.vllm_utilization {
+    let ShareLimits { least_possible, least, safe, most } = fit.shares.of_all;
+    if least_possible > most {
         format!(
-            "{name}: it needs {option} {:.2} or more, and {:.2} is the most that leaves memory \
-             for processes and headroom{on_each}: expect that it fails.",
-            fit.vllm_least_possible, fit.vllm_utilization
+            "{name}: it needs {option} {least_possible:.2} or more, and {most:.2} is the most that \
+             leaves memory for processes and headroom{on_each}: expect that it fails."
         )
     } else if is_clear {
         format!(
-            "{name}: {option} {:.2} suffices, {:.2} leaves memory for growth after the start, \
-             {:.2} at most{on_each}.",
-            fit.vllm_least, fit.vllm_safe, fit.vllm_utilization
+            "{name}: {option} {least:.2} suffices, {safe:.2} leaves memory for growth after the \
+             start, {most:.2} at most{on_each}."
         )
     } else {
         format!(
-            "{name}: {option} {:.2} at most{on_each}; it needs between {:.2} and {:.2}, by the \
-             work that its log shows. Have `umawarden launch` start it, and watch the first \
-             minute.",
-            fit.vllm_utilization, fit.vllm_least_possible, fit.vllm_least
+            "{name}: {option} {most:.2} at most{on_each}; it needs between {least_possible:.2} and \
+             {least:.2}, by the work that its log shows. Have `umawarden launch` start it, and \
+             watch the first minute."
         )
     }
 }
 
 fn help(read: &ToFit, fit: &Fit, lines: &mut Vec<String>) {
-    let tightest = fit.nodes.iter().find(|node| node.vllm_utilization == fit.vllm_utilization);
+    let most = fit.shares.of_all.most;
+    let tightest = fit.nodes.iter().find(|node| node.shares.of_all.most == most);
     if let Some(tightest) = tightest.filter(|_| fit.fits_at_own_utilizations)
         && let Some(facts) = sharing(read, ShareOf::AllMemory).next()
         && fit.causes.contains(&Cause::Memory)
     {
         lines.push(format!(
-            "{} takes the same share of each node, and {} allows no more than {:.2}: more memory \
-             there, or nodes of one size, would help.",
+            "{} takes the same share of each node, and {} allows no more than {most:.2}: more \
+             memory there, or nodes of one size, would help.",
             facts.display_name(),
-            tightest.node,
-            tightest.vllm_utilization
+            tightest.node
         ));
     }
     lines.push(
@@ -158,7 +156,7 @@ fn why(cause: Cause, read: &ToFit, fit: &Fit) -> Option<String> {
     let node = fit.nodes.iter().max_by_key(|node| (node.lacks_bytes, node.may_lack_bytes))?;
     let share = read.command.as_ref().and_then(|command| command.share.as_ref());
     let given = share.map(|share| format!("{} {:.2}", share.option, share.value));
-    let given = given.or_else(|| Some(usual_share_of(read)?.1)).unwrap_or_default();
+    let given = given.or_else(|| Some(usual_share_of(read)?.2)).unwrap_or_default();
     let engine = read.engine.kind.map_or("the engine", |kind| facts(kind).display_name());
     Some(match cause {
         Cause::Memory if node.lacks_bytes > 0 => return None,
@@ -185,17 +183,17 @@ fn why(cause: Cause, read: &ToFit, fit: &Fit) -> Option<String> {
         Cause::ShareTooSmall if read.engine.takes_free_share() => format!(
             "{given} is below {:.2}, the least for weights and KV cache: {engine} refuses to \
              start.",
-            fit.sglang_least
+            fit.shares.of_free.least
         ),
         Cause::ShareTooSmall if fit.result == FitResult::DoesNotFit => format!(
             "{given} is below {:.2}, the least for weights, work and KV cache: {engine} refuses \
              to start.",
-            fit.vllm_least_possible
+            fit.shares.of_all.least_possible
         ),
         Cause::ShareTooSmall => format!(
             "{given} is below {:.2}: with the most work that reports measured, too little is left \
              for the KV cache, and {engine} refuses to start.",
-            fit.vllm_least
+            fit.shares.of_all.least
         ),
         Cause::Batch => "No report ran so many tokens at the same time: 65536 exhausted a GB10, \
                          which then hung, where 32768 did not."
@@ -218,32 +216,35 @@ fn why(cause: Cause, read: &ToFit, fit: &Fit) -> Option<String> {
 fn share_too_large(given: &str, engine: &str, read: &ToFit, fit: &Fit) -> Option<String> {
     let share = read.engine.share?.value;
     let out_of_memory = "the node may run out of memory";
+    let EngineShares { of_all, of_free } = fit.shares;
     let (limit, what) = if read.engine.takes_free_share() {
-        (fit.sglang_fraction, out_of_memory.to_owned())
-    } else if share > fit.vllm_utilization {
-        (fit.vllm_utilization, format!("{engine} may refuse to start, or {out_of_memory}"))
+        (of_free.most, out_of_memory.to_owned())
+    } else if share > of_all.most {
+        (of_all.most, format!("{engine} may refuse to start, or {out_of_memory}"))
     } else {
         let grows = "what engines take after their start, such as autotuning, may exhaust the node";
-        (fit.vllm_safe, grows.to_owned())
+        (of_all.safe, grows.to_owned())
     };
     Some(format!("{given} is not safe here: it is above {limit:.2}, and {what}."))
 }
 
 /// Warns of an engine's default share, which is that of a GPU with memory of its own.
 fn usual_share(read: &ToFit, fit: &Fit) -> Option<String> {
-    let (share, text) = usual_share_of(read)?;
+    let (share, memory, text) = usual_share_of(read)?;
+    let most = fit.shares.of(memory).most;
     let is_given = read.engine.share.is_some_and(|share| share.is_given);
     let is_named = fit.causes.contains(&Cause::ShareTooLarge);
-    (!is_given && !is_named && share > fit.vllm_utilization)
-        .then(|| format!("{text} is not safe here: it is above {:.2}.", fit.vllm_utilization))
+    (!is_given && !is_named && share > most)
+        .then(|| format!("{text} is not safe here: it is above {most:.2}."))
 }
 
 /// The default share of the first engine that it may be and that has one, and its text.
-fn usual_share_of(read: &ToFit) -> Option<(f64, String)> {
+fn usual_share_of(read: &ToFit) -> Option<(f64, ShareOf, String)> {
     read.engine.candidates().find_map(|facts| {
-        let usual = facts.memory_share?.usual?;
+        let MemoryShare { of, usual } = facts.memory_share?;
+        let UsualShare { value, others } = usual?;
         let name = facts.display_name();
-        Some((usual.value, format!("{name}'s default of {} ({})", usual.value, usual.others)))
+        Some((value, of, format!("{name}'s default of {value} ({others})")))
     })
 }
 
