@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::thread::Builder;
 use std::time::Duration;
 
-use crate::engines::sglang::FREED;
+use crate::engines::facts;
 use crate::files::{is_log_of, open_regular};
 use crate::model::EngineTarget;
 use crate::sources::output_files::open_output;
@@ -24,11 +24,13 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 pub(super) struct EngineLog {
     file: File,
     ended_at: u64,
+    freed_in_log: fn(&str) -> Vec<f64>,
 }
 
 impl EngineLog {
     pub(super) fn open(procfs: &Path, engine: &EngineTarget) -> Option<Self> {
         let folder = procfs.join(engine.processes.first()?.pid.to_string()).join("fd");
+        let freed_in_log = facts(engine.kind).freed_in_log;
         let runtime = engine.runtime.as_ref();
         let of_container = runtime
             .and_then(|runtime| Some((PathBuf::from(&**runtime.log.as_ref()?), runtime.user)));
@@ -41,18 +43,18 @@ impl EngineLog {
             };
             let file = of_process.or_else(of_container)?;
             let ended_at = file.metadata().ok()?.len();
-            Some(Self { file, ended_at })
+            Some(Self { file, ended_at, freed_in_log })
         })
     }
 
     /// The freed memory that the log reports, in words.
     pub(super) fn freed(self) -> Option<String> {
         within_limit(move || {
-            let Self { mut file, ended_at } = self;
+            let Self { mut file, ended_at, freed_in_log } = self;
             file.seek(SeekFrom::Start(ended_at)).ok()?;
             let mut text = Vec::new();
             file.take(MOST_BYTES).read_to_end(&mut text).ok()?;
-            freed(&String::from_utf8_lossy(&text))
+            sum_text(&freed_in_log(&String::from_utf8_lossy(&text)))
         })
     }
 }
@@ -66,14 +68,7 @@ fn within_limit<T: Send + 'static>(read: impl FnOnce() -> Option<T> + Send + 'st
 }
 
 /// The sum over all ranks.
-fn freed(text: &str) -> Option<String> {
-    let amounts = text.split(FREED).skip(1).filter_map(|rest| {
-        let line = rest.split(['\n', '\r']).next()?;
-        let amount = line.split_once("(freed ")?.1.split_once(" MB)")?.0;
-        let amount: f64 = amount.parse().ok()?;
-        (0.0..1e9).contains(&amount).then_some(amount)
-    });
-    let amounts: Vec<f64> = amounts.collect();
+fn sum_text(amounts: &[f64]) -> Option<String> {
     let sum: f64 = amounts.iter().sum();
     match amounts.len() {
         0 => None,
@@ -89,7 +84,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::model::ProcessId;
+    use crate::model::{EngineKind, ProcessId};
 
     const FREED_LINE: &str = "[continue_generation] torch.cuda.empty_cache() called: reserved \
                               8.0 MB -> 4.0 MB (freed 4.0 MB)\n";
@@ -102,7 +97,8 @@ mod tests {
             fs::create_dir_all(below(name)).unwrap();
         }
         let server = ProcessId { pid: 7, start_ticks: 1 };
-        let engine = EngineTarget { processes: vec![server], ..EngineTarget::default() };
+        let kind = EngineKind::Sglang;
+        let engine = EngineTarget { processes: vec![server], kind, ..EngineTarget::default() };
         symlink(below("log"), below("7/fd/2")).unwrap();
         // With O_APPEND and O_WRONLY; with O_PATH.
         for (flags, is_read) in [("0102001", true), ("010000000", false)] {
@@ -127,6 +123,7 @@ mod tests {
 
     #[test]
     fn log_lines_of_all_ranks_are_added_up_and_malformed_ones_ignored() {
+        let freed = |text: &str| sum_text(&(facts(EngineKind::Sglang).freed_in_log)(text));
         let line = |freed: &str| {
             format!(
                 "[2026-11-22 10:13:40] [continue_generation] torch.cuda.empty_cache() called: \
@@ -136,8 +133,11 @@ mod tests {
         assert_eq!(freed(&line("4.0")).as_deref(), Some("freed 4.0 MB"));
         let two = format!("{}other\n{}", line("4.0"), line("2.5"));
         assert_eq!(freed(&two).as_deref(), Some("freed 6.5 MB on 2 ranks"));
-        for text in ["", "other", "freed 9 MB", &line("NaN"), &line("-1"), &line("x"), FREED] {
+        let cut = "torch.cuda.empty_cache() called: reserved ";
+        for text in ["", "other", "freed 9 MB", &line("NaN"), &line("-1"), &line("x"), cut] {
             assert_eq!(freed(text), None, "{text}");
         }
+        let other = (facts(EngineKind::Vllm).freed_in_log)(&line("4.0"));
+        assert!(other.is_empty(), "another engine logs no such line");
     }
 }

@@ -78,6 +78,8 @@ pub struct EngineFacts {
     pub unread_load: EngineLoad,
     /// How it returns memory while it serves.
     pub gives_back: ReclaimMethod,
+    /// Reads in a part of its log how much it gave back then, in MB, for each rank.
+    pub freed_in_log: fn(&str) -> Vec<f64>,
     /// Resumes an engine that was paused for that.
     pub go_on: Option<ResumeCall>,
     /// Names of requests that are never sent, even if a rule allows them, and the reason.
@@ -203,6 +205,7 @@ impl EngineFacts {
             core_load: None,
             unread_load: EngineLoad::UNREAD,
             gives_back: ReclaimMethod::Unknown,
+            freed_in_log: |_| Vec::new(),
             go_on: None,
             never_called: &[],
             last_words: &[],

@@ -28,7 +28,7 @@ const LOADS: &str = "/v1/loads?include=core";
 
 /// What it logs when it has given memory back, one line a rank:
 /// `torch.cuda.empty_cache() called: reserved X MB -> Y MB (freed Z MB)`.
-pub const FREED: &str = "torch.cuda.empty_cache() called: reserved ";
+const FREED: &str = "torch.cuda.empty_cache() called: reserved ";
 
 pub(super) static FACTS: EngineFacts = EngineFacts {
     known_as: Some("SGLang"),
@@ -83,6 +83,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
         ..EngineLoad::UNREAD
     },
     gives_back: ReclaimMethod::By(empty),
+    freed_in_log,
     go_on: Some(go_on),
     never_called: &[(
         &["release_memory_occupation", "resume_memory_occupation"],
@@ -217,6 +218,17 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
         "launch_server.py" if program.path.contains("sglang/") => Some(ProcessRole::Server),
         _ => None,
     }
+}
+
+/// A log may also hold prompts: what is no plausible amount does not count.
+fn freed_in_log(text: &str) -> Vec<f64> {
+    let amounts = text.split(FREED).skip(1).filter_map(|rest| {
+        let line = rest.split(['\n', '\r']).next()?;
+        let amount = line.split_once("(freed ")?.1.split_once(" MB)")?.0;
+        let amount: f64 = amount.parse().ok()?;
+        (0.0..1e9).contains(&amount).then_some(amount)
+    });
+    amounts.collect()
 }
 
 fn metrics(text: &str) -> Option<EngineLoad> {
