@@ -85,11 +85,6 @@ const PHRASES: &[Phrase] = &[
     ("NvMapMemHandleAlloc: error", Reason::NvMapFailed),
     // ONNX Runtime.
     ("Failed to allocate memory for requested buffer of size", Reason::OutOfMemory),
-    // Engines in Rust: mistral.rs, vllm.rs.
-    ("KVCache allocation failed", Reason::OutOfMemory),
-    ("Failed to allocate KVCache", Reason::OutOfMemory),
-    ("Insufficient GPU memory", Reason::OutOfMemory),
-    ("This model does not fit on the devices", Reason::TooLittleMemory),
     // The CPU's memory: C++, LLVM, Python, numpy, Rust, Go, the C library.
     ("std::bad_alloc", Reason::HostOutOfMemory),
     ("LLVM ERROR: out of memory", Reason::HostOutOfMemory),

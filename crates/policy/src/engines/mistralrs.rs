@@ -5,6 +5,7 @@
 
 use super::command_line::{EnginePart, ProcessRole, Program, option};
 use super::facts::{EngineFacts, HealthPath, LoadSource};
+use super::last_words::Reason;
 use super::load::sum;
 use crate::model::{EngineKind, EngineLoad};
 
@@ -22,6 +23,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     part,
     health: &[HealthPath::of("/health")],
     load: &[LoadSource { path: "/metrics", read: metrics }],
+    last_words: &[("This model does not fit on the devices", Reason::TooLittleMemory)],
     images: &["ghcr.io/ericlbuehler/mistral.rs"],
     ..EngineFacts::new(EngineKind::MistralRs)
 };

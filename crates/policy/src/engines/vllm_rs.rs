@@ -5,6 +5,7 @@
 
 use super::command_line::{EnginePart, ProcessRole, Program, option};
 use super::facts::{EngineFacts, HealthPath};
+use super::last_words::Reason;
 use crate::model::EngineKind;
 
 /// It requires one of these.
@@ -25,6 +26,11 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     },
     // It has no other path that costs nothing. The response is a constant.
     health: &[HealthPath::of("/v1/models")],
+    last_words: &[
+        ("KVCache allocation failed", Reason::OutOfMemory),
+        ("Failed to allocate KVCache", Reason::OutOfMemory),
+        ("Insufficient GPU memory", Reason::OutOfMemory),
+    ],
     takes_less: Some("a lower --kv-fraction or --max-model-len"),
     ..EngineFacts::new(EngineKind::VllmRs)
 };
