@@ -12,6 +12,7 @@ use super::Exit;
 use crate::cli::gate::may_have_own_memory;
 use crate::cli::output::outln;
 use crate::doctor::Misfit;
+use crate::engines::{ENGINES, EngineFacts, ShareOf};
 use crate::model::{Sysctl, bytes_text};
 use crate::tune::{
     CurrentMemory, HugePages, Profile, Reserve, SettingRow, SettingState, choose, profiles,
@@ -172,9 +173,11 @@ fn compare<'p>(
         rows.push(SettingRow::new(advice, files.present(advice.name)?, huge_pages));
     }
     let mut warnings = raised(&rows, huge_pages);
-    // Where a GPU has memory of its own, vLLM's share is of that.
+    // Where a GPU has memory of its own, the share is of that.
     if !may_have_own_memory(files.procfs, files.sysfs) {
-        warnings.extend(vllm(&rows, &memory, arguments.gpu_memory_utilization));
+        let sharing = ENGINES.iter().filter(|facts| facts.takes_share_of(ShareOf::AllMemory));
+        let share = arguments.gpu_memory_utilization;
+        warnings.extend(sharing.filter_map(|facts| refused_start(facts, &rows, &memory, share)));
     }
     if arguments.persist || arguments.check {
         warnings.extend(persist::overruled_by(&arguments.file, &rows));
@@ -219,8 +222,13 @@ fn raised(rows: &[SettingRow<'_>], huge_pages: Option<HugePages>) -> Vec<String>
     rows.iter().filter_map(text).collect()
 }
 
-/// Whether the settings prevent vLLM from starting.
-fn vllm(rows: &[SettingRow<'_>], memory: &CurrentMemory, utilization: f64) -> Vec<String> {
+/// Warns if the settings prevent an engine that takes a share of all memory from starting.
+fn refused_start(
+    engine: &EngineFacts,
+    rows: &[SettingRow<'_>],
+    memory: &CurrentMemory,
+    share: f64,
+) -> Option<String> {
     let value = |sysctl| {
         let row = rows.iter().find(|row| row.advice.name == sysctl)?;
         match row.now {
@@ -228,30 +236,29 @@ fn vllm(rows: &[SettingRow<'_>], memory: &CurrentMemory, utilization: f64) -> Ve
             SettingState::InBytes | SettingState::Missing => None,
         }
     };
-    let (Some(min_free_kib), Some(scale_factor)) =
-        (value(Sysctl::MinFreeKbytes), value(Sysctl::WatermarkScaleFactor))
-    else {
-        return Vec::new();
+    let now = Reserve {
+        min_free_kib: value(Sysctl::MinFreeKbytes)?,
+        scale_factor: value(Sysctl::WatermarkScaleFactor)?,
     };
-    let now = Reserve { min_free_kib, scale_factor };
-    let wanted = memory.wanted_by_vllm(utilization);
+    let wanted = memory.share_bytes(share);
     let then = now.available_under(now.wanted(rows), memory);
     if then >= wanted || then >= memory.available_bytes {
-        return Vec::new();
+        return None;
     }
     let already =
         if memory.available_bytes < wanted { "refuses already now, as it" } else { "then" };
     #[expect(clippy::cast_precision_loss, reason = "a share for people")]
-    let share = then as f64 / memory.total_bytes as f64;
-    vec![format!(
-        "with these settings {} would be available, of {} now, and vLLM with \
-         --gpu-memory-utilization {utilization} {already} refuses to start below {}: end what uses \
-         memory first, or start it with {:.2} or less",
+    let possible = then as f64 / memory.total_bytes as f64;
+    Some(format!(
+        "with these settings {} would be available, of {} now, and {} with {} {share} {already} \
+         refuses to start below {}: end what uses memory first, or start it with {:.2} or less",
         bytes_text(then),
         bytes_text(memory.available_bytes),
+        engine.display_name(),
+        engine.share_option(),
         bytes_text(wanted),
-        (share * 100.0).floor() / 100.0,
-    )]
+        (possible * 100.0).floor() / 100.0,
+    ))
 }
 
 /// Sets everything that differs. An error of one does not stop the others.

@@ -63,15 +63,15 @@ impl Reserve {
 }
 
 impl CurrentMemory {
-    /// The memory that vLLM needs available to start at this utilization.
-    pub fn wanted_by_vllm(&self, utilization: f64) -> u64 {
+    /// A share of all memory. An engine that takes one does not start while less is available.
+    pub fn share_bytes(&self, share: f64) -> u64 {
         #[expect(
             clippy::cast_precision_loss,
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "as vLLM reckons, in floats; never negative, exact up to 2^53"
+            reason = "as engines reckon, in floats; never negative, exact up to 2^53"
         )]
-        let wanted = (self.total_bytes as f64 * utilization).ceil() as u64;
-        wanted
+        let bytes = (self.total_bytes as f64 * share).ceil() as u64;
+        bytes
     }
 }

@@ -91,9 +91,9 @@ fn a_reserve_of_4_gib_more_costs_the_measured_memory() {
 }
 
 #[test]
-fn vllm_requires_its_share_of_total_memory() {
+fn a_share_of_all_memory_is_rounded_up() {
     let memory = CurrentMemory { total_bytes: 1_001, available_bytes: 0, cache_bytes: 0 };
-    assert_eq!(memory.wanted_by_vllm(0.9), 901);
+    assert_eq!(memory.share_bytes(0.9), 901);
 }
 
 #[test]

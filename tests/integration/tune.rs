@@ -192,7 +192,8 @@ fn a_reserve_that_keeps_vllm_from_starting_is_a_warning() {
         json(&output)["warnings"].to_string()
     };
     let warning = warnings(115, "0.92");
-    assert!(warning.contains("refuses to start below 111.3 GiB"), "{warning}");
+    let refusal = "vLLM with --gpu-memory-utilization 0.92 then refuses to start below 111.3 GiB";
+    assert!(warning.contains(refusal), "{warning}");
     assert_eq!(warnings(118, "0.90"), "[]");
     assert!(warnings(90, "0.92").contains("refuses already now"));
 }
