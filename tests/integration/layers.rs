@@ -1,5 +1,6 @@
 //! Allowed imports of modules, and names that pure modules may not use, as data.
 
+mod engine_names;
 mod log_lines;
 mod type_names;
 
@@ -316,30 +317,6 @@ fn modules_import_only_what_the_table_allows() {
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
-}
-
-/// Whether a line names an engine. A declared engine is of no kind that is known.
-fn names_an_engine(line: &str) -> bool {
-    line.match_indices("EngineKind::").any(|(at, found)| {
-        let rest = &line[at + found.len()..];
-        let is_variant = rest.starts_with(|next: char| next.is_uppercase())
-            && rest[1..].starts_with(|next: char| next.is_lowercase());
-        rest.starts_with('{') || (is_variant && !is_of(rest, "Declared"))
-    })
-}
-
-#[test]
-fn only_its_own_file_knows_an_engine() {
-    let engines = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/policy/src/engines");
-    let named = without_tests(all())
-        .filter(|(path, _, line)| !path.starts_with(&engines) && names_an_engine(line))
-        .map(|(path, number, _)| format!("{}:{number}: use engines::facts", path.display()));
-    let wrong: Vec<_> = named.collect();
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
-    let named = ["kind == EngineKind::Vllm", "use crate::model::EngineKind::{Vllm};"];
-    assert!(named.iter().all(|line| names_an_engine(line)));
-    let unnamed = ["EngineKind::ALL", "EngineKind::named(name)", "EngineKind::Declared, id"];
-    assert!(!unnamed.iter().any(|line| names_an_engine(line)));
 }
 
 /// The beginning of that text up to the end of its first name.

@@ -6,8 +6,8 @@
 //! 3. add its line to [`ENGINES`], in the order of the kinds;
 //! 4. record a real one for `tests/fixtures/engines`.
 //!
-//! Other modules call [`facts`], and match on no kind. This module does no I/O: sources and clients
-//! send the requests.
+//! Other modules call [`facts`], match on no kind and name no engine. This module does no I/O:
+//! sources and clients send the requests.
 
 mod about;
 mod arguments;
