@@ -1,6 +1,7 @@
 //! Packages of `packaging/build`, if `UMAWARDEN_PACKAGES` names their folder, and the unit in them.
 
 mod image;
+mod scripts;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,15 +11,13 @@ use std::process::{Command, Output};
 use crate::daemon::binary;
 
 /// What both packages install.
-const FILES: [&str; 29] = [
+const FILES: [&str; 27] = [
     "/etc/umawarden/umawarden.yaml",
     "/usr/bin/umawarden",
     "/usr/lib/systemd/system/umawarden.service",
     "/usr/lib/systemd/system/umawarden.socket",
     "/usr/share/bash-completion/completions/umawarden",
     "/usr/share/doc/umawarden/CHANGELOG.md",
-    "/usr/share/doc/umawarden/NOTICE",
-    "/usr/share/doc/umawarden/copyright",
     "/usr/share/doc/umawarden/examples/60-umawarden.conf",
     "/usr/share/doc/umawarden/examples/one-spark.yaml",
     "/usr/share/doc/umawarden/examples/two-sparks.yaml",
@@ -41,6 +40,10 @@ const FILES: [&str; 29] = [
     "/usr/share/umawarden/kubernetes/chart/umawarden/Chart.yaml",
     "/usr/share/umawarden/kubernetes/chart/umawarden/files/alerts-umawarden.yaml",
 ];
+
+/// Of the rpm. They are installed even where documents are left out.
+const LICENCES: [&str; 2] =
+    ["/usr/share/licenses/umawarden/LICENSE", "/usr/share/licenses/umawarden/NOTICE"];
 
 /// The output of a program that succeeds.
 fn output(program: impl AsRef<Path>, arguments: &[&str]) -> String {
@@ -65,13 +68,12 @@ fn packages(ending: &str) -> Option<Vec<String>> {
     Some(found)
 }
 
-/// Both packages have all files, and all of `rules/`. The folder of zsh is the distribution's.
-fn assert_has_all(installed: &BTreeSet<&str>, package: &str, zsh: &str) {
+/// Both packages have all files, and all of `rules/`. Others are where the distribution wants them.
+fn assert_has_all(installed: &BTreeSet<&str>, package: &str, own: [&'static str; 3]) {
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("rules");
     let rules = fs::read_dir(rules).unwrap().map(|entry| entry.unwrap().file_name());
     let rules = rules.map(|name| format!("/usr/share/umawarden/rules/{}", name.display()));
-    let zsh = format!("/usr/share/zsh/{zsh}/_umawarden");
-    let wanted = FILES.into_iter().map(str::to_owned).chain(rules).chain([zsh]);
+    let wanted = FILES.into_iter().chain(own).map(str::to_owned).chain(rules);
     let lacking: Vec<_> = wanted.filter(|file| !installed.contains(file.as_str())).collect();
     assert!(lacking.is_empty(), "{package} lacks {lacking:?}");
 }
@@ -89,7 +91,12 @@ fn the_deb_has_all_files_with_modes_that_let_nobody_else_write() {
             let wanted = if file.starts_with("/usr/bin/") { "-rwxr-xr-x" } else { "-rw-r--r--" };
             assert_eq!((mode, owner), (wanted, "root/root"), "{file}");
         }
-        assert_has_all(&installed, &package, "vendor-completions");
+        let own = [
+            "/usr/share/doc/umawarden/NOTICE",
+            "/usr/share/doc/umawarden/copyright",
+            "/usr/share/zsh/vendor-completions/_umawarden",
+        ];
+        assert_has_all(&installed, &package, own);
         let control = output("dpkg-deb", &["--info", &package]);
         for part in ["conffiles", "postinst", "prerm", "postrm", "libc6 (>= 2.28)"] {
             assert!(control.contains(part), "{part} is not in {control}");
@@ -102,13 +109,40 @@ fn the_rpm_has_all_files_and_keeps_a_changed_configuration() {
     for package in packages(".rpm").unwrap_or_default() {
         let listed = output("rpm", &["--query", "--list", "--package", &package]);
         let installed: BTreeSet<&str> = listed.lines().collect();
-        assert_has_all(&installed, &package, "site-functions");
+        let [license, notice] = LICENCES;
+        let own = [license, notice, "/usr/share/zsh/site-functions/_umawarden"];
+        assert_has_all(&installed, &package, own);
         let kept = output("rpm", &["--query", "--configfiles", "--package", &package]);
         assert_eq!(kept.trim(), "/etc/umawarden/umawarden.yaml");
+        let licences = output("rpm", &["--query", "--licensefiles", "--package", &package]);
+        assert_eq!(licences.lines().collect::<Vec<_>>(), LICENCES);
         let needs = output("rpm", &["--query", "--requires", "--package", &package]);
-        assert!(needs.contains("glibc >= 2.28"), "{needs}");
-        let scripts = output("rpm", &["--query", "--scripts", "--package", &package]);
-        assert!(scripts.contains("preset umawarden.service"), "{scripts}");
+        assert!(needs.contains("glibc >= 2.28") && needs.contains("/bin/sh"), "{needs}");
+        // The restart is a step of the version before: its files are gone by then.
+        for (tag, step) in [
+            ("POSTIN", "preset umawarden.service"),
+            ("PREUN", "disable umawarden.socket umawarden.service"),
+            ("POSTUN", "try-restart umawarden.service"),
+        ] {
+            let format = format!("%{{{tag}}}");
+            let script =
+                output("rpm", &["--query", "--queryformat", &format, "--package", &package]);
+            assert!(script.contains(step), "{tag}: {script}");
+        }
+    }
+}
+
+/// What rpm does not own stays when the package is removed.
+#[test]
+fn the_rpm_owns_its_folders() {
+    for package in packages(".rpm").unwrap_or_default() {
+        let listed = output("rpm", &["--query", "--list", "--package", &package]);
+        let installed: BTreeSet<&Path> = listed.lines().map(Path::new).collect();
+        let folders = installed.iter().flat_map(|file| file.ancestors().skip(1));
+        let is_own = |folder: &&Path| folder.iter().any(|part| part == "umawarden");
+        let unowned: BTreeSet<&Path> =
+            folders.filter(is_own).filter(|folder| !installed.contains(folder)).collect();
+        assert!(unowned.is_empty(), "{unowned:?}");
     }
 }
 

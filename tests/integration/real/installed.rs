@@ -558,5 +558,7 @@ fn is_installed_by_rpm(system: &System, rpm: &Path) {
     system.must(&["rpm", "--erase", "--nodeps", "umawarden"]);
     assert!(!system.call(&["pgrep", "-x", "umawarden"]).status.success());
     assert!(!system.call(&["systemctl", "is-enabled", "umawarden"]).status.success());
-    assert!(!system.call(&["test", "-e", "/usr/bin/umawarden"]).status.success());
+    for gone in ["/usr/bin/umawarden", "/usr/share/umawarden", "/usr/share/licenses/umawarden"] {
+        assert!(!system.call(&["test", "-e", gone]).status.success(), "{gone}");
+    }
 }
