@@ -1,6 +1,7 @@
 //! Packages of `packaging/build`, if `UMAWARDEN_PACKAGES` names their folder, and the unit in them.
 
 mod image;
+mod reproduce;
 mod scripts;
 
 use std::collections::BTreeSet;
