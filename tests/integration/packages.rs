@@ -3,6 +3,7 @@
 mod image;
 mod reproduce;
 mod scripts;
+mod workflows;
 
 use std::collections::BTreeSet;
 use std::fs;
