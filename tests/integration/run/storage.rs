@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use rustix::process::Signal;
 
 use super::{ALWAYS, Node, outcomes};
-use crate::daemon::{Daemon, history, of_kind};
+use crate::daemon::{Daemon, binary, history, of_kind};
 
 #[test]
 fn a_daemon_without_a_journal_samples_and_exports_and_does_not_act() {
@@ -47,6 +48,48 @@ fn remedies_act_once_the_journal_becomes_readable() {
     assert_eq!(daemon.metric("uma_guard_rails_restored"), 1.0);
     daemon.terminate();
     assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "1");
+}
+
+/// The newer version has left a journal that this one cannot read, and later takes it up again.
+#[test]
+fn an_older_version_neither_acts_on_nor_changes_a_newer_journal() {
+    let node = Node::new("gb10-4k");
+    let daemon = node.start(&[]);
+    daemon.wait_until("up", is_up);
+    daemon.terminate();
+    let file = node.path("data/journal.sqlite3");
+    let change = |statements: &str| {
+        rusqlite::Connection::open(&file).unwrap().execute_batch(statements).unwrap();
+    };
+    change(
+        "PRAGMA user_version = 99;
+         UPDATE meta SET value = 'umawarden 9.8.7' WHERE key = 'format_written_by'",
+    );
+    let before = fs::read(&file).unwrap();
+
+    node.write_rules(ALWAYS);
+    let older = node.start(&["--mode=enforce"]);
+    older.wait_until("held", |daemon| holds(daemon, "journal_unreadable") > 0.0);
+    assert!(!is_up(&older) && older.metric("uma_memory_total_bytes") > 0.0);
+    let (_, log) = older.terminate();
+    let reason = "has format 99, and this umawarden knows only up to 1: use umawarden 9.8.7";
+    assert!(log.contains(reason), "{log}");
+    assert_eq!(fs::read_to_string(node.drop_caches()).unwrap(), "");
+    let shown = Command::new(binary())
+        .args(["history", "--storage.path"])
+        .arg(node.storage())
+        .output()
+        .unwrap();
+    assert_eq!(shown.status.code(), Some(2), "{shown:?}");
+    assert!(String::from_utf8_lossy(&shown.stderr).contains(reason), "{shown:?}");
+    assert!(fs::read(&file).unwrap() == before, "the older version changed the journal");
+
+    change("PRAGMA user_version = 1");
+    let newer = node.start(&["--mode=enforce"]);
+    newer.wait_until("done", |daemon| daemon.count(&outcomes("drop_caches", "done")) > 0.0);
+    newer.terminate();
+    let notes = texts(&node.storage());
+    assert_eq!(notes.iter().filter(|note| note.starts_with("started")).count(), 2, "{notes:?}");
 }
 
 /// How often the rule was held for that reason.

@@ -147,9 +147,11 @@ pub(super) fn open(dir: &Path) -> Result<Connection, DatabaseFailure> {
     let mut connection = Connection::open_with_flags(&path, flags).map_err(failed)?;
     // Long enough for a reader that recovers the log, short enough for a stop within a second.
     connection.busy_timeout(Duration::from_millis(100)).map_err(failed)?;
+    // Before any write: settings of a database are stored in it.
+    refuse_foreign(&connection, &path)?;
+    known_format(&connection, &path, FORMATS)?;
     // Before any other write: it cannot be switched on afterwards.
     connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL").map_err(failed)?;
-    refuse_foreign(&connection, &path)?;
     set_up(&connection, &path).map_err(failed)?;
     bring_to_format(&mut connection, &path, FORMATS)?;
     // A read-only or full disk is detected only by the first write.
@@ -215,6 +217,24 @@ fn refuse_foreign(connection: &Connection, path: &Path) -> Result<(), DatabaseFa
     )))
 }
 
+/// The format of a database, which is 0 for an empty one. A newer one is refused.
+fn known_format(
+    connection: &Connection,
+    path: &Path,
+    formats: &[&str],
+) -> Result<usize, DatabaseFailure> {
+    let found: i64 = connection
+        .query_row("SELECT user_version FROM pragma_user_version", [], |row| row.get(0))
+        .map_err(|error| {
+            DatabaseFailure::new(&format!("reading the format of {}", path.display()), &error)
+        })?;
+    if is_newer(found, formats) {
+        let text = newer_format(connection, path, found, formats);
+        return Err(DatabaseFailure::Later(text));
+    }
+    Ok(usize::try_from(found).unwrap_or(0))
+}
+
 /// Runs the missing upgrade scripts, all or none.
 pub(super) fn bring_to_format(
     connection: &mut Connection,
@@ -224,13 +244,7 @@ pub(super) fn bring_to_format(
     let failed = |error: rusqlite::Error| {
         DatabaseFailure::new(&format!("bringing {} to the newest format", path.display()), &error)
     };
-    let found: i64 = connection
-        .query_row("SELECT user_version FROM pragma_user_version", [], |row| row.get(0))
-        .map_err(failed)?;
-    if is_newer(found, formats) {
-        return Err(DatabaseFailure::Later(newer_format(path, found, formats)));
-    }
-    let found = usize::try_from(found).unwrap_or(0);
+    let found = known_format(connection, path, formats)?;
     if found == formats.len() {
         return Ok(());
     }
@@ -260,10 +274,23 @@ pub(super) fn is_newer(found: i64, formats: &[&str]) -> bool {
     usize::try_from(found).map_or(true, |found| found > formats.len())
 }
 
-pub(super) fn newer_format(path: &Path, found: i64, formats: &[&str]) -> String {
+/// Why a database is refused, with the program that can read it.
+pub(super) fn newer_format(
+    connection: &Connection,
+    path: &Path,
+    found: i64,
+    formats: &[&str],
+) -> String {
+    // In a newer format this may be anything, or missing.
+    let written_by = "SELECT value FROM meta WHERE key = 'format_written_by'";
+    let writer: Option<String> = connection.query_row(written_by, [], |row| row.get(0)).ok();
+    let is_plain = |text: &String| {
+        text.len() <= 64 && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
+    };
+    let writer = writer.filter(is_plain).unwrap_or_else(|| "the newer umawarden".to_owned());
     format!(
-        "{} has format {found}, and this umawarden knows only up to {}: use the newer umawarden \
-         that wrote it, or move the file away",
+        "{} has format {found}, and this umawarden knows only up to {}: use {writer}, which wrote \
+         it, or move the file away",
         path.display(),
         formats.len()
     )

@@ -228,7 +228,7 @@ impl JournalReader {
             return Err(ReadError::NotAJournal(path.to_owned()));
         }
         if is_newer(format, FORMATS) {
-            return Err(ReadError::Newer(newer_format(path, format, FORMATS)));
+            return Err(ReadError::Newer(newer_format(&connection, path, format, FORMATS)));
         }
         let identity = path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
         Ok(Self { connection, path: path.to_owned(), identity, without_log: false })

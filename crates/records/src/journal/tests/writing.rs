@@ -306,7 +306,10 @@ fn another_programs_database_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE_NAME);
     let other = Connection::open(&path).unwrap();
-    other.execute_batch("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)").unwrap();
+    // Its way to give space back is a setting that any connection could change.
+    let theirs =
+        "PRAGMA auto_vacuum = FULL; CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)";
+    other.execute_batch(theirs).unwrap();
     drop(other);
     let before = std::fs::read(&path).unwrap();
     let error = Journal::open(dir.path(), KEEP_ALL).intent(&decision(2), PATIENCE).unwrap_err();
@@ -319,11 +322,27 @@ fn a_newer_format_is_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     Journal::open(dir.path(), KEEP_ALL).close(PATIENCE).unwrap();
     let path = dir.path().join(FILE_NAME);
-    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 99").unwrap();
-    let error = Journal::open(dir.path(), KEEP_ALL).intent(&decision(2), PATIENCE).unwrap_err();
-    assert!(error.to_string().contains("has format 99"), "{error}");
-    let error = JournalReader::open(dir.path()).unwrap_err();
-    assert!(error.to_string().contains("has format 99"), "{error}");
+    let change = |statements: &str| {
+        Connection::open(&path).unwrap().execute_batch(statements).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let journal = Journal::open(dir.path(), KEEP_ALL);
+        let written = journal.intent(&decision(2), PATIENCE).unwrap_err().to_string();
+        // It ends with an entry that it could not write. The next one needs its lock.
+        let _ = journal.close(PATIENCE);
+        let read = JournalReader::open(dir.path()).unwrap_err().to_string();
+        assert_eq!(std::fs::read(&path).unwrap(), before, "{written}");
+        assert!(written.contains(&read), "{written}: {read}");
+        read
+    };
+    let writer =
+        |name: &str| format!("UPDATE meta SET value = '{name}' WHERE key = 'format_written_by'");
+    let error = change(&format!("PRAGMA user_version = 99; {}", writer("umawarden 9.8.7")));
+    assert!(error.contains("has format 99"), "{error}");
+    assert!(error.contains("use umawarden 9.8.7, which wrote it"), "{error}");
+    let error = change(&writer("a\nline"));
+    assert!(error.contains("use the newer umawarden, which wrote it"), "{error}");
+    let error = change("DROP TABLE meta");
+    assert!(error.contains("use the newer umawarden, which wrote it"), "{error}");
 }
 
 #[test]
