@@ -353,6 +353,10 @@ impl Scanner {
                 known.serving = Some(self.serving(id, EngineKind::Declared, &arguments));
             }
         }
+        // Runtimes are queried about the containers of engines, however these were found.
+        if !known.is_unrecognised() && known.member.path.is_none() {
+            known.member = self.details.membership(pid, &self.confirmed);
+        }
         known
     }
 

@@ -202,6 +202,17 @@ fn an_engine_waits_briefly_for_its_container_name_and_delays_no_other() {
     assert_eq!(names(&scan(&mut tree, 1)).len(), 2);
 }
 
+#[test]
+fn runtimes_are_asked_for_the_container_of_an_engine_that_is_declared_by_its_name() {
+    let bridge = id("llm-bridge");
+    let by_name = EngineMatch { comm: Some("boxed".into()), ..EngineMatch::default() };
+    let mut tree = Tree::new(vec![declared("boxed", by_name)]);
+    let engines = tree.scan_of(&inside(&bridge, vec![process(10, 1, "boxed", "/opt/boxed")]));
+    assert_eq!(names(&engines), [("boxed", vec![10])]);
+    let unknown = tree.scanner.claimed_containers().unknown;
+    assert_eq!(unknown.iter().map(|id| &**id).collect::<Vec<_>>(), [&*bridge]);
+}
+
 const ROOTLESS: &str = include_str!("../../fixtures/docker/containers-podman-rootless-4.3.1.json");
 
 /// What `/proc/PID/uid_map` showed of the containers of that Podman, of user 1001.
