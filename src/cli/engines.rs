@@ -82,6 +82,8 @@ struct EngineRow {
     #[serde(default)]
     key_withheld: Option<String>,
     #[serde(default)]
+    container_runtime_error: Option<String>,
+    #[serde(default)]
     pod: Option<Pod>,
 }
 
@@ -245,6 +247,8 @@ fn row(engine: &EngineRow) -> StyledRow {
     about.extend(engine.pod.as_ref().map(|pod| format!("{pod}, container {}", pod.container)));
     about.extend(engine.model.as_ref().map(|model| format!("model {model}")));
     about.extend(engine.key_withheld.as_ref().map(|why| format!("queried without its key: {why}")));
+    let error = engine.container_runtime_error.as_ref();
+    about.extend(error.map(|why| format!("its container is unknown: {why}")));
     about.push(format!("found by {found_by}"));
     let text = format!("{phase}{stuck}{lost} for {lasts}: {reason}; {}", about.join(", "));
     StyledRow::new(tone(engine), &format!("{name:<20} "), &text)

@@ -25,16 +25,29 @@ fn of_engine(engine: &EngineFacts) -> impl Iterator<Item = Finding> {
              path.cri_socket knows",
         )
     });
-    let container = engine.claimed_container.as_ref().map(|id| {
-        let text = format!(
-            "its control group names container {id:.12}, which neither Docker nor a CRI confirms: \
-             the container is not queried, and its name and labels are unknown"
-        );
-        Finding::new("identity", Severity::Warning, text).of(&subject).fix(
-            "set path.docker_socket or path.cri_socket to the socket of that container's runtime; \
-             if a user runs it (rootless), have the user run `systemctl --user enable --now \
-             podman.socket`, and give the daemon `umawarden print drop-in rootless`",
-        )
-    });
+    let container = container(engine)
+        .map(|(text, fix)| Finding::new("identity", Severity::Warning, text).of(&subject).fix(fix));
     key.into_iter().chain(container)
+}
+
+/// What is unknown of its container, and the fix.
+fn container(engine: &EngineFacts) -> Option<(String, &'static str)> {
+    if let Some(why) = &engine.container_runtime_error {
+        let text = format!(
+            "its user's own Docker or Podman cannot be queried ({why}): the name and the labels \
+             of its container are unknown"
+        );
+        let fix = "if it is in a container: give the daemon `umawarden print drop-in rootless`, \
+                   and have the user run `systemctl --user enable --now podman.socket` for Podman";
+        return Some((text, fix));
+    }
+    let id = engine.claimed_container.as_ref()?;
+    let text = format!(
+        "its control group names container {id:.12}, which neither Docker nor a CRI confirms: the \
+         container is not queried, and its name and labels are unknown"
+    );
+    let fix = "set path.docker_socket or path.cri_socket to the socket of that container's \
+               runtime; if a user runs it (rootless), have the user run `systemctl --user enable \
+               --now podman.socket`, and give the daemon `umawarden print drop-in rootless`";
+    Some((text, fix))
 }

@@ -118,6 +118,9 @@ pub struct EngineFacts {
     /// The container that its control group names, and that Docker does not confirm.
     #[serde(default)]
     pub claimed_container: Option<String>,
+    /// Why the own runtime of a user, which may run its container, cannot be queried.
+    #[serde(default)]
+    pub container_runtime_error: Option<String>,
 }
 
 /// Something that the rules need and the program cannot do.

@@ -86,13 +86,17 @@ fn an_engine_of_unproven_identity_is_found() {
     // From the daemon's API, shortened.
     let json = read(include_str!("../../tests/fixtures/doctor/engines-unproven.json"));
     let json: Vec<&Finding> = json.iter().filter(|one| one.check == "identity").collect();
-    let [key, container] = json[..] else { panic!("{json:#?}") };
+    let [key, container, denied] = json[..] else { panic!("{json:#?}") };
     assert_eq!(key.severity, Severity::Warning);
     assert_eq!(key.subject.as_deref(), Some("engine chat"));
     assert!(key.text.contains("queried without its key: pid 4711 runs as user 65534"), "{key:?}");
     assert!(key.fix.as_ref().unwrap().contains("user:"), "{key:?}");
     assert_eq!(container.subject.as_deref(), Some("engine coder"));
     assert!(container.text.contains("container 4f1c0ddc6a0b, which neither"), "{container:?}");
+    assert_eq!(denied.subject.as_deref(), Some("engine boxed"));
+    let why = "/run/user/1001/podman/podman.sock: permission denied";
+    assert!(denied.text.contains(why) && !denied.text.contains("control group"), "{denied:?}");
+    assert!(denied.fix.as_ref().unwrap().contains("print drop-in rootless"), "{denied:?}");
     let proven = read(include_str!("../../tests/fixtures/doctor/engines-proven.json"));
     assert!(proven.iter().all(|one| one.severity == Severity::Ok), "{proven:#?}");
 }

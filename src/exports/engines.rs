@@ -86,6 +86,7 @@ fn runs_in(seen: &EngineSeen) -> Value {
         "container": seen.container,
         "container_name": seen.container_name,
         "container_runtime": seen.runtime,
+        "container_runtime_error": seen.runtime_error,
         "pod": seen.pod,
         "claimed_container": seen.claimed_container,
         "image": seen.image,

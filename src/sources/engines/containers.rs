@@ -90,9 +90,15 @@ impl SharedContainers {
         known.docker_state = docker_state;
     }
 
-    pub(super) fn set_of_users(&self, containers: BTreeMap<u32, Containers>) {
+    /// Sets the containers of users' own runtimes, and why runtimes cannot be queried.
+    pub(super) fn set_of_users(
+        &self,
+        containers: BTreeMap<u32, Containers>,
+        errors: BTreeMap<u32, Arc<str>>,
+    ) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.containers.of_users = Arc::new(containers);
+        known.containers.user_errors = Arc::new(errors);
     }
 }
 

@@ -245,6 +245,7 @@ impl Details {
             is_listening: listening.is_listening,
             log_bytes: self.log_bytes(processes.first()?.id, runtime.as_ref()),
             runtime,
+            runtime_error: None,
             pod: reported.and_then(|reported| pod(reported, member.path.as_deref())),
             unit: member.path.as_deref().and_then(system_unit).map(Arc::from),
             user_unit: unit_of_user(&member),

@@ -546,6 +546,9 @@ impl Scanner {
         let mut seen = self.details.engine(query)?;
         seen.is_launched = is_launched;
         seen.client_unit = self.clients.unit_of(&seen);
+        let error = |known: &&KnownProcess| self.containers.user_errors.get(&known.member.user?);
+        let error = known.iter().find_map(error).filter(|_| seen.container.is_none());
+        seen.runtime_error = error.cloned();
         // A late Docker response may show that it is a declared engine.
         let before = self
             .names

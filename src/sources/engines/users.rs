@@ -2,9 +2,10 @@
 //! thread, so that a user's socket that hangs delays no container of the system. Only users with a
 //! possible engine process are queried.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::claims::Claims;
 use super::containers::{DockerPace, SharedContainers, failure, rest};
 use super::listing::RuntimeListing;
 use crate::parse::container::{Container, Containers};
+use crate::parse::process::printable;
 use crate::supervisors::docker::{Docker, DockerError, OF_USERS, user_of};
 
 /// Limit of the time of all users' queries in a pass. The others come first in the next one.
@@ -25,13 +27,52 @@ const SILENT_FOR: Duration = Duration::from_secs(30);
 /// The time limit of a response: socket activation starts Podman.
 const ANSWER_TAKES: Duration = Duration::from_secs(2);
 
+/// The most sockets, and users without a socket, that are remembered as logged.
+const MOST_LOGGED: usize = 256;
+
+/// The most errors of one socket that are logged before it works: users choose parts of the texts.
+const MOST_ERRORS: usize = 8;
+
 #[derive(Debug)]
 struct UserRuntimes {
     listings: Vec<RuntimeListing>,
     asked_at: Duration,
     retry_at: Duration,
-    /// The reported errors: the same is logged once.
-    reported: Option<String>,
+    /// Why sockets of the user cannot be queried. An absent socket is no error.
+    error: Option<Arc<str>>,
+}
+
+/// What the log has of users' sockets. It outlives the engines of a user.
+#[derive(Debug, Default)]
+struct LoggedErrors {
+    /// The errors of each socket since it has worked.
+    of_sockets: BTreeMap<PathBuf, BTreeSet<String>>,
+    /// The users without a socket.
+    without: BTreeSet<u32>,
+}
+
+impl LoggedErrors {
+    fn forget(&mut self, user: u32, socket: &Path) {
+        self.of_sockets.remove(socket);
+        self.without.remove(&user);
+    }
+
+    /// Whether this error is to be logged.
+    fn is_new(&mut self, socket: &Path, why: &str) -> bool {
+        if self.of_sockets.len() >= MOST_LOGGED && !self.of_sockets.contains_key(socket) {
+            self.of_sockets.clear();
+        }
+        let known = self.of_sockets.entry(socket.to_owned()).or_default();
+        known.len() < MOST_ERRORS && known.insert(why.to_owned())
+    }
+
+    /// Whether it is to be logged that the user has no socket.
+    fn is_newly_without(&mut self, user: u32) -> bool {
+        if self.without.len() >= MOST_LOGGED {
+            self.without.clear();
+        }
+        self.without.insert(user)
+    }
 }
 
 /// Queries users' own runtimes.
@@ -47,6 +88,7 @@ pub(super) struct UserWatch {
     clock: fn() -> Duration,
     runtime: Runtime,
     users: BTreeMap<u32, UserRuntimes>,
+    logged: LoggedErrors,
 }
 
 impl UserWatch {
@@ -57,7 +99,8 @@ impl UserWatch {
         clock: fn() -> Duration,
     ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { folder, named, procfs, pace, shared, clock, runtime, users: BTreeMap::new() })
+        let (users, logged) = (BTreeMap::new(), LoggedErrors::default());
+        Ok(Self { folder, named, procfs, pace, shared, clock, runtime, users, logged })
     }
 
     /// Runs until the loop ends.
@@ -88,10 +131,14 @@ impl UserWatch {
                 .users
                 .entry(user)
                 .or_insert_with(|| UserRuntimes::new((folder, named), procfs, user, takes));
-            known.query(&self.runtime, claims, (user, now));
+            known.query(&self.runtime, claims, (user, now), &mut self.logged);
         }
         let known = self.users.iter().map(|(user, known)| (*user, known.containers()));
-        self.shared.set_of_users(known.collect());
+        let error = |(user, known): (&u32, &UserRuntimes)| Some((*user, known.error.clone()?));
+        let errors = self.users.iter().filter_map(error);
+        // The collector `docker` does not fail by them: a user could otherwise switch off the
+        // system's source.
+        self.shared.set_of_users(known.collect(), errors.collect());
     }
 }
 
@@ -111,46 +158,48 @@ impl UserRuntimes {
             RuntimeListing::new(Docker::of_user(&socket, user), procfs.to_owned(), takes)
         };
         let listings = sockets.into_iter().map(listing).collect();
-        Self { listings, asked_at: Duration::ZERO, retry_at: Duration::ZERO, reported: None }
+        Self { listings, asked_at: Duration::ZERO, retry_at: Duration::ZERO, error: None }
     }
 
-    fn query(&mut self, runtime: &Runtime, claims: &Claims, (user, now): (u32, Duration)) {
+    fn query(
+        &mut self,
+        runtime: &Runtime,
+        claims: &Claims,
+        (user, now): (u32, Duration),
+        logged: &mut LoggedErrors,
+    ) {
         if now < self.retry_at {
             return;
         }
         self.asked_at = now;
-        let (mut does_answer, mut absent, mut errors) = (false, Vec::new(), Vec::new());
+        let (mut absent, mut errors) = (Vec::new(), Vec::new());
         for listing in &mut self.listings {
             let socket = listing.socket.display().to_string();
             match listing.query(runtime, claims, now) {
-                Ok(_) => does_answer = true,
+                Ok(_) => logged.forget(user, &listing.socket),
                 Err(DockerError::Absent) => absent.push(socket),
                 Err(error) => {
                     if matches!(error, DockerError::TimedOut(_)) {
                         self.retry_at = now + SILENT_FOR;
                     }
-                    errors.push(failure(&socket, error));
+                    let why = printable(failure(&socket, error).as_bytes());
+                    if logged.is_new(&listing.socket, &why) {
+                        tracing::warn!(user, %why, "the user's containers cannot be confirmed");
+                    }
+                    errors.push(why);
                 }
             }
         }
-        if !does_answer && errors.is_empty() {
-            errors.push(format!(
+        // A desktop program in a sandbox has a user namespace, too, and needs no runtime.
+        if absent.len() == self.listings.len() && logged.is_newly_without(user) {
+            let why = format!(
                 "there is no {}: as that user, run `systemctl --user enable --now podman.socket` \
                  for Podman",
                 absent.join(" and no ")
-            ));
+            );
+            tracing::info!(user, %why, "the user's containers cannot be confirmed");
         }
-        let report = (!errors.is_empty()).then(|| errors.join("; "));
-        if self.reported != report
-            && let Some(why) = &report
-        {
-            // A desktop program in a sandbox has a user namespace, too, and needs no runtime.
-            match does_answer || absent.len() < self.listings.len() {
-                true => tracing::warn!(user, %why, "the user's containers cannot be confirmed"),
-                false => tracing::info!(user, %why, "the user's containers cannot be confirmed"),
-            }
-        }
-        self.reported = report;
+        self.error = (!errors.is_empty()).then(|| errors.join("; ").into());
     }
 
     fn containers(&self) -> Containers {
@@ -171,7 +220,6 @@ mod tests {
     use std::fs;
     use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixListener;
-    use std::sync::Arc;
 
     use super::*;
 
@@ -225,11 +273,32 @@ mod tests {
         assert!(found.socket.as_ref().unwrap().ends_with("podman/podman.sock"));
         assert!(found.log.as_ref().unwrap().ends_with("userdata/ctr.log"));
         assert_eq!((known.get(Some(own + 1), &id), known.get(None, &id)), (None, None));
-        let why = watch.users[&(own + 1)].reported.clone().unwrap();
+        let why = known.user_errors[&(own + 1)].to_string();
         assert!(why.contains(&format!("served by user {own}")), "{why}");
-        let own = &watch.users[&own];
-        assert!(own.reported.as_ref().unwrap().contains("has not answered"), "{own:?}");
-        assert_eq!(own.retry_at, Duration::from_secs(7) + SILENT_FOR);
+        let why = known.user_errors[&own].to_string();
+        assert!(why.contains("docker.sock has not answered") && !why.contains("podman"), "{why}");
+        assert_eq!(watch.users[&own].retry_at, Duration::from_secs(7) + SILENT_FOR);
+    }
+
+    #[test]
+    fn an_error_of_a_socket_is_logged_once_until_it_works() {
+        let denied = DockerError::from(io::Error::from(io::ErrorKind::PermissionDenied));
+        let why = failure("/run/user/7/docker.sock", denied);
+        let begin = "/run/user/7/docker.sock: permission denied";
+        assert!(why.starts_with(begin) && why.contains("print drop-in rootless"), "{why}");
+        let (docker, podman) = (Path::new("/run/user/7/docker.sock"), Path::new("/run/user/7/p"));
+        let mut logged = LoggedErrors::default();
+        assert!(logged.is_new(docker, &why) && !logged.is_new(docker, &why));
+        assert!(logged.is_new(podman, &why), "another socket");
+        assert!(logged.is_new(docker, "it hangs") && !logged.is_new(docker, &why));
+        logged.forget(7, docker);
+        assert!(logged.is_new(docker, &why) && !logged.is_new(podman, &why));
+        // A server that invents errors does not fill the log.
+        let count = (0..99).filter(|number| logged.is_new(podman, &number.to_string())).count();
+        assert_eq!(count, MOST_ERRORS - 1);
+        assert!(logged.is_newly_without(7) && !logged.is_newly_without(7));
+        logged.forget(7, docker);
+        assert!(logged.is_newly_without(7));
     }
 
     #[test]

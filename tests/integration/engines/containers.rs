@@ -389,10 +389,18 @@ fn uptime() -> Duration {
 }
 
 fn start(docker: PathBuf, declared: Vec<DeclaredEngine>, pace: DockerPace) -> Watched {
-    let procfs = PathBuf::from("/proc");
-    let (docker, cri) = (vec![docker], Vec::new());
     // No user has a folder there.
-    let users = "/nonexistent/users".into();
+    start_at(("/proc".into(), "/nonexistent/users".into()), docker, declared, pace)
+}
+
+/// With these folders of processes and of users.
+fn start_at(
+    (procfs, users): (PathBuf, PathBuf),
+    docker: PathBuf,
+    declared: Vec<DeclaredEngine>,
+    pace: DockerPace,
+) -> Watched {
+    let (docker, cri) = (vec![docker], Vec::new());
     let setup = EngineSetup { procfs, docker, users, cri, declared, pace, clock: uptime };
     Watched { watch: EngineWatch::start(setup).unwrap(), reported: VecDeque::new() }
 }
@@ -472,6 +480,53 @@ fn a_failing_docker_is_reported_down_and_recovers_while_proc_is_scanned() {
     }
     assert_eq!(value(&next(&mut watch, Source::Docker).0), (Some(4.0), None));
     assert_eq!(requests.load(Ordering::SeqCst), 6);
+}
+
+#[test]
+fn a_users_socket_that_cannot_be_queried_is_an_error_of_its_engine_and_not_of_docker() {
+    let folder = tempfile::tempdir().unwrap();
+    let (procfs, users) = (folder.path().join("proc"), folder.path().join("users"));
+    // A process in a namespace of user 1001, whose control group names no container.
+    let by_name = EngineMatch { comm: Some("boxed".into()), ..EngineMatch::default() };
+    process(4_190_001, 1, "boxed", "/opt/boxed").write(&procfs);
+    std::fs::write(procfs.join("4190001/uid_map"), UID_MAP).unwrap();
+    let of_user = users.join("1001/podman");
+    std::fs::create_dir_all(&of_user).unwrap();
+    // Nobody listens there any more.
+    drop(UnixListener::bind(of_user.join("podman.sock")).unwrap());
+    let docker = folder.path().join("docker.sock");
+    serve(&docker, vec![Docker::Answers(RECORDED.to_owned())]);
+    let pace = Duration::from_millis(100);
+    let pace = DockerPace {
+        answer_takes: Duration::from_secs(5),
+        wanted: pace,
+        unwanted: pace,
+        at_least: pace,
+    };
+    let declared = vec![declared("boxed", by_name)];
+    let mut watched = start_at((procfs, users), docker, declared, pace);
+    let (began, mut is_known, mut answers) = (Instant::now(), false, 0);
+    while !is_known || answers < 3 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{is_known} {answers}");
+        let mut seen = Vec::new();
+        watched.watch.take(uptime(), &mut seen);
+        for observation in seen {
+            match observation {
+                Observation::Readings(readings) if readings.source == Source::Docker => {
+                    assert_eq!((readings.values[0].value(), readings.error), (Some(4.0), None));
+                    answers += usize::from(is_known);
+                }
+                Observation::Engines(readings) => {
+                    let error = readings.engines[0].runtime_error.as_deref();
+                    is_known |= error.is_some_and(|why| {
+                        why.contains("no process listens at") && why.contains("podman.sock")
+                    });
+                }
+                _ => {}
+            }
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]

@@ -238,6 +238,9 @@ pub struct EngineSeen {
     /// The runtime that reports its container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<ContainerRuntime>,
+    /// Why the own runtime of a user, which may run its container, cannot be queried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_error: Option<Arc<str>>,
     /// Its pod, confirmed by the container's runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Arc<Pod>>,
@@ -347,6 +350,7 @@ impl EngineSeen {
             claimed_container: None,
             container_name: None,
             runtime: None,
+            runtime_error: None,
             pod: None,
             unit: None,
             user_unit: None,

@@ -90,11 +90,13 @@ pub struct NodeContainers {
     pub system: Arc<Containers>,
     /// Those of users' own runtimes (rootless), by user id.
     pub of_users: Arc<BTreeMap<u32, Containers>>,
+    /// Why users' own runtimes cannot be queried, by user id. Users choose parts of these texts.
+    pub user_errors: Arc<BTreeMap<u32, Arc<str>>>,
 }
 
 impl From<Containers> for NodeContainers {
     fn from(system: Containers) -> Self {
-        Self { system: Arc::new(system), of_users: Arc::default() }
+        Self { system: Arc::new(system), ..Self::default() }
     }
 }
 
