@@ -1,5 +1,7 @@
 //! `umawarden top` in a real tmux.
 
+mod ssh;
+
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
