@@ -146,7 +146,8 @@ fn an_idle_node_says_that_nothing_runs_and_notes_are_no_warnings() {
     (picture.engines, picture.happened) = (Vec::new(), Vec::new());
     picture.well.level = crate::model::NodeHealthLevel::Well;
     picture.well.reasons.clear();
-    picture.well.notes = vec!["without effect here: 1 rule (GpuHangs)".to_owned()];
+    picture.well.notes =
+        vec!["no fault: 1 rule reads what this machine lacks (GpuHangs)".to_owned()];
     let frame = FrameSize { width: 80, height: Some(23), is_utf8: true, scroll: 0 };
     let lines = lines(&FrameView::of(&picture), frame);
     let note = lines.iter().flat_map(|line| &line.0).find(|piece| piece.text.contains("GpuHangs"));

@@ -118,7 +118,10 @@ fn what_this_machine_does_not_have_is_no_warning_at_the_start() {
     assert!(has(&daemon, "DEBUG", "g/Absent"), "{}", daemon.log());
     assert!(!has(&daemon, "WARN", "g/Absent"), "{}", daemon.log());
     let picture = daemon.get("/api/v1/picture").1;
-    assert!(picture.contains("without effect here: 1 rule (Absent)"), "{picture}");
+    assert!(
+        picture.contains("no fault: 1 rule reads what this machine lacks (Absent)"),
+        "{picture}"
+    );
     let log = daemon.log();
     let about = |line: &&str| {
         !line.contains("DEBUG")
