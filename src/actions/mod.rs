@@ -20,6 +20,8 @@ mod start;
 mod stop;
 mod sysctl;
 mod temporary;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 pub use empty::{CacheEmptier, EmptyingTally};

@@ -217,17 +217,13 @@ impl Executor for NodeExecutor {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
-    use std::time::Duration;
 
-    use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
+    use crate::actions::tests::act;
     use crate::clients::kubernetes::scripted::{merge, serve};
-    use crate::model::{
-        Decision, DecisionRecord, Grade, Mode, Moment, RuleId, Taint, TaintEffect, Target,
-        UndoReason,
-    };
+    use crate::model::{Grade, Taint, TaintEffect, UndoReason};
 
     /// With conditions and events off, nothing else shows that there is a cluster.
     #[test]
@@ -244,23 +240,6 @@ mod tests {
             executor.begin();
             assert_eq!(*counted.lock().unwrap(), [is_success]);
         }
-    }
-
-    fn act(id: u64, action: Action) -> Act {
-        Act::of(DecisionRecord {
-            id: DecisionId(id),
-            at: Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH },
-            rule: RuleId { group: "g".into(), alert: "A".into() },
-            mode: Mode::Enforce,
-            decision: Decision::Act,
-            step: 0,
-            action,
-            target: Target::Node,
-            approved: None,
-            goes_ahead: None,
-            because: Vec::new(),
-        })
-        .unwrap()
     }
 
     #[test]

@@ -21,8 +21,8 @@ use umawarden::actions::{
     SettingsTally, TemporarySettings, TemporarySetup,
 };
 use umawarden::model::{
-    Action, CachePermission, Decision, DecisionId, DecisionRecord, EngineKeys, EngineKind,
-    EngineTarget, Mode, Moment, OutcomeResult, ProcessId, RuleId, Target,
+    Action, CachePermission, DecisionRecord, EngineKeys, EngineKind, EngineTarget, Moment,
+    OutcomeResult, ProcessId, Target,
 };
 use umawarden::parse::process::stat;
 
@@ -149,19 +149,9 @@ fn engine(kind: EngineKind, port: u16) -> EngineTarget {
 
 fn decision(target: EngineTarget, allow: &[CachePermission]) -> DecisionRecord {
     let allow = allow.iter().copied().collect();
-    DecisionRecord {
-        id: DecisionId(7),
-        at: now(),
-        rule: RuleId { group: "g".into(), alert: "A".into() },
-        mode: Mode::Enforce,
-        decision: Decision::Act,
-        step: 0,
-        action: Action::EmptyCache { engine: target.name.to_string(), allow },
-        target: Target::Engine(Box::new(target)),
-        approved: None,
-        goes_ahead: None,
-        because: Vec::new(),
-    }
+    let action = Action::EmptyCache { engine: target.name.to_string(), allow };
+    let target = Target::Engine(Box::new(target));
+    DecisionRecord { at: now(), target, ..crate::actions::decision(action) }
 }
 
 fn with_keys(target: EngineTarget, keys: EngineKeys) -> EngineTarget {

@@ -15,11 +15,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use umawarden::actions::{Act, Evictor, Executor as _, MemoryExecutor, Mounts};
 use umawarden::model::{
-    Action, Decision, DecisionId, DecisionRecord, EngineTarget, Mode, Moment, OutcomeResult,
-    Prefetch, ProcessId, RuleId, Target,
+    Action, DecisionId, DecisionRecord, EngineTarget, Mode, OutcomeResult, Prefetch, ProcessId,
+    Target,
 };
 use umawarden::sys::page_cache::cachestat;
 
@@ -197,25 +196,15 @@ impl Bench {
 
     fn decision(&mut self, target: EngineTarget) -> DecisionRecord {
         self.next += 1;
-        DecisionRecord {
-            id: DecisionId(self.next),
-            at: Moment { uptime: Duration::ZERO, utc: Timestamp::UNIX_EPOCH },
-            rule: RuleId { group: Arc::from("load"), alert: Arc::from("Test") },
-            mode: Mode::Enforce,
-            decision: Decision::Act,
-            step: 0,
-            action: Action::EvictCheckpoint {
-                engine: "deepseek".to_owned(),
-                behind_bytes: BEHIND_BYTES,
-                floor_bytes: self.floor_bytes,
-                prefetch: Prefetch::Auto,
-                for_at_most: Duration::from_secs(600),
-            },
-            target: Target::Engine(Box::new(target)),
-            approved: None,
-            goes_ahead: None,
-            because: Vec::new(),
-        }
+        let action = Action::EvictCheckpoint {
+            engine: "deepseek".to_owned(),
+            behind_bytes: BEHIND_BYTES,
+            floor_bytes: self.floor_bytes,
+            prefetch: Prefetch::Auto,
+            for_at_most: Duration::from_secs(600),
+        };
+        let (id, target) = (DecisionId(self.next), Target::Engine(Box::new(target)));
+        DecisionRecord { id, target, ..crate::actions::decision(action) }
     }
 
     /// Executes an eviction; returns its effect.

@@ -13,7 +13,7 @@ use umawarden::journal::{Journal, JournalEntry, Note, Retention};
 use umawarden::model::{
     Action, AimCheck, CacheKind, Decision, DecisionId, DecisionRecord, Event, Evidence, HoldReason,
     KernelEvent, Mode, Moment, OomConstraint, Outcome, OutcomeResult, ProgramEvent, Reading,
-    ReceivedAlert, ReceivedStatus, ReceivedTurn, RuleId, Target,
+    ReceivedAlert, ReceivedStatus, ReceivedTurn, RuleId,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -53,17 +53,11 @@ fn fill(dir: &Path) -> Journal {
     let (boot_id, events) = (Arc::from("boot"), vec![oom_kill()]);
     journal.record(&JournalEntry::KernelLog { boot_id, events, resume_seq: 78 });
     let act = DecisionRecord {
-        id: DecisionId(1),
         at: at(2),
         rule: RuleId { group: "memory".into(), alert: "PageCacheEatsReserve".into() },
         mode: Mode::Observe,
-        decision: Decision::Act,
-        step: 0,
-        action: Action::DropCaches { what: CacheKind::PageCache, sync: false },
-        target: Target::Node,
-        approved: None,
-        goes_ahead: None,
         because: evidence(1.2),
+        ..crate::actions::decision(Action::DropCaches { what: CacheKind::PageCache, sync: false })
     };
     let decision = Decision::Hold(HoldReason::Cooldown);
     let hold = DecisionRecord { id: DecisionId(2), at: at(4), decision, ..act.clone() };

@@ -12,10 +12,7 @@ use jiff::Timestamp;
 use umawarden::journal::{
     DecisionQuery, EventQuery, Journal, JournalEntry, JournalReader, Note, Order, Retention,
 };
-use umawarden::model::{
-    Action, Decision, DecisionId, DecisionRecord, Event, KernelEvent, Mode, Moment, Reading,
-    RuleId, Target,
-};
+use umawarden::model::{Action, DecisionId, DecisionRecord, Event, KernelEvent, Moment, Reading};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const RETENTION: Retention =
@@ -32,19 +29,7 @@ fn event(seq: u64) -> Event {
 }
 
 fn decision(id: DecisionId) -> DecisionRecord {
-    DecisionRecord {
-        id,
-        at: now(),
-        rule: RuleId { group: Arc::from("memory"), alert: Arc::from("Any") },
-        mode: Mode::Enforce,
-        decision: Decision::Act,
-        step: 0,
-        action: Action::CompactMemory,
-        target: Target::Node,
-        approved: None,
-        goes_ahead: None,
-        because: Vec::new(),
-    }
+    DecisionRecord { id, at: now(), ..crate::actions::decision(Action::CompactMemory) }
 }
 
 fn seqs(dir: &Path) -> Vec<u64> {

@@ -78,12 +78,8 @@ impl Storage {
             rule: rule.clone(),
             mode,
             decision,
-            step: 0,
-            action,
             target,
-            approved: None,
-            goes_ahead: None,
-            because: Vec::new(),
+            ..crate::actions::decision(action)
         }));
     }
 

@@ -9,27 +9,11 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::actions::TemporarySetup;
-use crate::model::{CacheKind, Decision, DecisionId, DecisionRecord, Mode, Moment, RuleId, Target};
+use crate::actions::tests::act;
+use crate::model::{CacheKind, Moment};
 
 const DROP: Action = Action::DropCaches { what: CacheKind::PageCache, sync: false };
 const DROP_ALL: Action = Action::DropCaches { what: CacheKind::All, sync: true };
-
-fn act(action: Action) -> Act {
-    let decision = DecisionRecord {
-        id: DecisionId(7),
-        at: Moment { uptime: Duration::from_secs(1), utc: Timestamp::UNIX_EPOCH },
-        rule: RuleId { group: Arc::from("memory"), alert: Arc::from("CacheEatsReserve") },
-        mode: Mode::Enforce,
-        decision: Decision::Act,
-        step: 0,
-        action,
-        target: Target::Node,
-        approved: None,
-        goes_ahead: None,
-        because: Vec::new(),
-    };
-    Act::of(decision).unwrap()
-}
 
 fn procfs() -> TempDir {
     let procfs = TempDir::new().unwrap();
@@ -64,7 +48,7 @@ fn executor(procfs: &Path) -> MemoryExecutor {
 }
 
 fn perform(procfs: &Path, action: Action) -> OutcomeResult {
-    executor(procfs).execute(&act(action)).result
+    executor(procfs).execute(&act(1, action)).result
 }
 
 fn written(procfs: &Path, name: &str) -> String {
@@ -102,9 +86,9 @@ fn a_replaced_file_outside_procfs_is_reopened() {
         fs::rename(vm.join("new"), vm.join(name)).unwrap();
     }
     let written = |name: &str| fs::read_to_string(vm.join(name)).unwrap();
-    assert_eq!(executor.execute(&act(DROP_ALL)), OutcomeResult::Done.into());
+    assert_eq!(executor.execute(&act(1, DROP_ALL)), OutcomeResult::Done.into());
     assert_eq!((written("drop_caches").as_str(), written("compact_memory").as_str()), ("3", ""));
-    assert_eq!(executor.execute(&act(Action::CompactMemory)), OutcomeResult::Done.into());
+    assert_eq!(executor.execute(&act(2, Action::CompactMemory)), OutcomeResult::Done.into());
     assert_eq!(written("compact_memory"), "1");
 }
 

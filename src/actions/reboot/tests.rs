@@ -5,10 +5,8 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::sync::Mutex;
 
-use jiff::Timestamp;
-
 use super::*;
-use crate::model::{Action, Decision, DecisionId, Mode, Moment, RebootPlan, RuleId, Target};
+use crate::model::{Action, RebootPlan};
 
 const BOOT: &str = "11111111-2222-3333-4444-555555555555";
 
@@ -18,19 +16,7 @@ fn order(how: RebootMeans) -> RebootOrder {
 }
 
 fn decision(act: RebootAct) -> DecisionRecord {
-    DecisionRecord {
-        id: DecisionId(42),
-        at: Moment { uptime: Duration::from_secs(9), utc: Timestamp::UNIX_EPOCH },
-        rule: RuleId { group: "leak".into(), alert: "Leaked".into() },
-        mode: Mode::Enforce,
-        decision: Decision::Act,
-        step: 0,
-        action: Action::Reboot(Box::new(act)),
-        target: Target::Node,
-        approved: None,
-        goes_ahead: None,
-        because: Vec::new(),
-    }
+    crate::actions::tests::decision(42, Action::Reboot(Box::new(act)))
 }
 
 fn act_of(act: RebootAct) -> Act {
@@ -184,8 +170,8 @@ fn the_sentinel_names_requester_and_reason_and_is_removed_on_cancellation() {
     );
     let text = fs::read_to_string(machine.path("reboot-required")).unwrap();
     let expected = format!(
-        "umawarden asks for a reboot of this machine\nwhy: 8 GiB are leaked for good\nrule: \
-         leak/Leaked\ndecision: 42\nboot: {BOOT}\nto prevent it: umawarden reboot --cancel\n"
+        "umawarden asks for a reboot of this machine\nwhy: 8 GiB are leaked for good\nrule: g/A\n\
+         decision: 42\nboot: {BOOT}\nto prevent it: umawarden reboot --cancel\n"
     );
     assert_eq!(text, expected);
     assert_eq!(machine.names(), ["reboot-required"], "no other file");

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::{Action, Decision, Grade, Mode, OutcomeResult, RuleId, UndoReason};
+use crate::actions::tests::decision;
+use crate::model::{Action, Grade, OutcomeResult, UndoReason};
 
 fn now() -> Moment {
     Moment { uptime: Duration::from_secs(60), utc: Timestamp::UNIX_EPOCH }
@@ -108,22 +109,6 @@ impl Bench {
     fn read_ahead(&self, disk: &str) -> String {
         let path = self.path("sys").join(disk).join("queue/read_ahead_kb");
         fs::read_to_string(path).unwrap().trim().to_owned()
-    }
-}
-
-fn decision(id: u64, action: Action) -> DecisionRecord {
-    DecisionRecord {
-        id: DecisionId(id),
-        at: now(),
-        rule: RuleId { group: Arc::from("g"), alert: Arc::from("A") },
-        mode: Mode::Enforce,
-        decision: Decision::Act,
-        step: 0,
-        target: action.target(),
-        action,
-        approved: None,
-        goes_ahead: None,
-        because: Vec::new(),
     }
 }
 

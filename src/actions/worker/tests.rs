@@ -4,9 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use jiff::Timestamp;
 
 use super::*;
-use crate::model::{
-    Action, Decision, DecisionId, Grade, HoldReason, Mode, RebootAct, RebootWay, RuleId, Target,
-};
+use crate::model::{Action, Decision, DecisionId, Grade, HoldReason, Mode, RebootAct, RebootWay};
 
 /// Generous: reached only if the worker is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -18,19 +16,7 @@ fn now() -> Moment {
 }
 
 fn decision(id: u64) -> DecisionRecord {
-    DecisionRecord {
-        id: DecisionId(id),
-        at: now(),
-        rule: RuleId { group: Arc::from("g"), alert: Arc::from("A") },
-        mode: Mode::Enforce,
-        decision: Decision::Act,
-        step: 0,
-        action: Action::CompactMemory,
-        target: Target::Node,
-        approved: None,
-        goes_ahead: None,
-        because: Vec::new(),
-    }
+    crate::actions::tests::decision(id, Action::CompactMemory)
 }
 
 fn act(decision: DecisionRecord) -> Act {
