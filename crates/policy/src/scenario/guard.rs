@@ -55,11 +55,9 @@ pub(super) enum GuardEventKind {
     Silence {
         until: Duration,
     },
-    Approve {
-        step: Option<usize>,
-        until: Duration,
-    },
-    Deny {
+    /// An approval or a denial of the last decision that waits for one.
+    ApproveOrDeny {
+        is_approved: bool,
         step: Option<usize>,
         until: Duration,
     },
@@ -161,29 +159,19 @@ fn silence(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<GuardEv
 }
 
 fn approval(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<GuardEvent>> {
-    answer(
-        table,
-        "an entry of approvals",
-        |step, until| GuardEventKind::Approve { step, until },
-        findings,
-    )
+    approve_or_deny(table, true, findings)
 }
 
 fn denial(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<GuardEvent>> {
-    answer(
-        table,
-        "an entry of denials",
-        |step, until| GuardEventKind::Deny { step, until },
-        findings,
-    )
+    approve_or_deny(table, false, findings)
 }
 
-fn answer(
+fn approve_or_deny(
     table: &Table<'_>,
-    what: &str,
-    order: fn(Option<usize>, Duration) -> GuardEventKind,
+    is_approved: bool,
     findings: &mut Findings<'_>,
 ) -> Option<Vec<GuardEvent>> {
+    let what = if is_approved { "an entry of approvals" } else { "an entry of denials" };
     required(table, "rule", what, findings)?;
     let rule = rule(table, findings)?;
     let at = time(table, "at", Duration::ZERO, findings)?;
@@ -197,7 +185,12 @@ fn answer(
         }
         None => None,
     };
-    Some(vec![GuardEvent { at, what: order(step, at.saturating_add(lasts)), rule }])
+    let until = at.saturating_add(lasts);
+    Some(vec![GuardEvent {
+        at,
+        what: GuardEventKind::ApproveOrDeny { is_approved, step, until },
+        rule,
+    }])
 }
 
 fn reset(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<Vec<GuardEvent>> {
@@ -244,14 +237,13 @@ impl GuardEvent {
                 rules: self.selector(),
                 until: instant(until),
             },
-            GuardEventKind::Approve { step, until } => OperatorOrder::Approve {
-                decision: self.asked(step, decisions)?,
-                until: instant(until),
-            },
-            GuardEventKind::Deny { step, until } => OperatorOrder::Deny {
-                decision: self.asked(step, decisions)?,
-                until: instant(until),
-            },
+            GuardEventKind::ApproveOrDeny { is_approved, step, until } => {
+                let (decision, until) = (self.asked(step, decisions)?, instant(until));
+                match is_approved {
+                    true => OperatorOrder::Approve { decision, until },
+                    false => OperatorOrder::Deny { decision, until },
+                }
+            }
             GuardEventKind::ResetBreaker => OperatorOrder::ResetBreaker { rules: self.selector() },
         };
         let (author, comment) = ("the test".to_owned(), String::new());
