@@ -224,3 +224,23 @@ pub async fn report(
         Ok(answered) => Ok(answered.map(drop)?),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    #[test]
+    fn a_connector_that_accepts_no_call_times_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("nvsentinel.sock");
+        let _silent = UnixListener::bind(&socket).unwrap();
+        let patience = Duration::from_millis(50);
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let reported = runtime.block_on(report(&socket, HealthEvents::new(Vec::new()), patience));
+        assert_eq!(reported, Err(DeliveryError::TimedOut(patience)));
+    }
+}

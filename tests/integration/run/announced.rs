@@ -70,7 +70,8 @@ fn an_announced_act_is_done_at_its_time_although_the_daemon_was_killed_meanwhile
 fn a_denial_outlives_a_crash_and_the_time_of_the_announcement() {
     let node = announcing_node();
     let daemon = node.start(&["--mode=enforce"]);
-    let id = announced(&daemon)["decision"].to_string();
+    let asked = announced(&daemon);
+    let (id, due) = (asked["decision"].to_string(), instant(&asked["goes_ahead"]["utc"]));
     let listed = node.order(&["approve", "list"]);
     assert!(listed.stdout.contains("unless it is denied"), "{listed:?}");
     let unknown = node.order(&["deny", "987654"]);
@@ -85,7 +86,8 @@ fn a_denial_outlives_a_crash_and_the_time_of_the_announcement() {
 
     let daemon = node.start(&["--mode=enforce"]);
     daemon.wait_until("known again", |daemon| announcement(daemon)["denied_by"].is_string());
-    std::thread::sleep(Duration::from_secs(12));
+    let past = due + Duration::from_secs(2);
+    daemon.wait_until("past its time", |_| Timestamp::now() > past);
     assert!(!dropped(&node));
     assert_eq!(announcement(&daemon)["decision"].to_string(), id, "nor announced again");
     // A person may change their mind.

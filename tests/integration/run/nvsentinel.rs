@@ -118,15 +118,15 @@ async fn take(
     assert_eq!(body.len(), 5 + length);
     let events = message(&body[5..]);
     assert_eq!(number(&events, 1), 1, "version");
-    if answer == Answer::Never {
-        std::future::pending::<()>().await;
-    }
-    if answer == Answer::Takes {
+    if answer != Answer::Refuses {
         for event in &events[&2] {
             let Field::Bytes(event) = event else { panic!("{event:?}") };
             // The test may be over.
             let _ = to.send(message(event));
         }
+    }
+    if answer == Answer::Never {
+        std::future::pending::<()>().await;
     }
     let mut trailers = HeaderMap::new();
     let status = if answer == Answer::Takes { "0" } else { "7" };
@@ -249,9 +249,11 @@ fn without_a_connector_all_goes_on_and_the_present_state_comes_once_there_is_one
     std::thread::sleep(Duration::from_secs(3));
     fs::remove_file(&socket).unwrap();
     let hangs = Connector::start(&socket, Answer::Never);
-    std::thread::sleep(Duration::from_secs(8));
-    let samples = daemon.metric("uma_memory_free_bytes");
-    assert_eq!(samples, 1024.0 * 1024.0, "it samples on");
+    assert_eq!(text(&hangs.next(), 4), "Low");
+    node.set_meminfo("MemFree", 512);
+    daemon.wait_until("sampled on", |daemon| {
+        daemon.metric("uma_memory_free_bytes") == 512.0 * 1024.0
+    });
     drop(hangs);
     fs::remove_file(&socket).unwrap();
     let refuses = Connector::start(&socket, Answer::Refuses);
