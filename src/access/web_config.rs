@@ -202,7 +202,6 @@ pub(super) struct User {
     pub(super) cost: u32,
 }
 
-/// `rate_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RateLimit {
     pub(super) interval: Duration,

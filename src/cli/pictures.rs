@@ -90,7 +90,6 @@ impl NodesArguments {
 
 /// What a node has answered: its picture, and the past hour of its memory if that was wanted.
 pub(super) struct NodeResponse {
-    /// Name of the node.
     pub(super) name: String,
     pub(super) picture: Result<Picture, String>,
     pub(super) memory: Option<MemoryHistory>,

@@ -177,7 +177,6 @@ pub fn execute(arguments: &QueryArguments) -> anyhow::Result<Exit> {
     Ok(if shown.is_empty() { Exit::Findings } else { Exit::Fine })
 }
 
-/// Queries the daemon.
 fn from_daemon(arguments: &QueryArguments) -> anyhow::Result<QueryResponse> {
     let times = QueryTimes::of(arguments, Timestamp::now())?;
     // A mistake is reported without a daemon, too.

@@ -422,7 +422,6 @@ impl Connections {
     }
 }
 
-/// Serves one connection.
 struct ConnectionServer {
     http: http1::Builder,
     router: Router,

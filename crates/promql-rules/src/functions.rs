@@ -5,91 +5,50 @@ use super::syntax::ValueType::{self, Range, Scalar, Text, Vector};
 /// A function of PromQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Function {
-    /// `abs`
     Abs,
-    /// `absent`
     Absent,
-    /// `absent_over_time`
     AbsentOverTime,
-    /// `avg_over_time`
     AvgOverTime,
-    /// `ceil`
     Ceil,
-    /// `changes`
     Changes,
-    /// `clamp`
     Clamp,
-    /// `clamp_max`
     ClampMax,
-    /// `clamp_min`
     ClampMin,
-    /// `count_over_time`
     CountOverTime,
-    /// `delta`
     Delta,
-    /// `deriv`
     Deriv,
-    /// `exp`
     Exp,
-    /// `floor`
     Floor,
-    /// `histogram_quantile`
     HistogramQuantile,
-    /// `idelta`
     Idelta,
-    /// `increase`
     Increase,
-    /// `irate`
     Irate,
-    /// `label_join`
     LabelJoin,
-    /// `label_replace`
     LabelReplace,
-    /// `last_over_time`
     LastOverTime,
-    /// `ln`
     Ln,
     /// `log10`
     Log10,
     /// `log2`
     Log2,
-    /// `max_over_time`
     MaxOverTime,
-    /// `min_over_time`
     MinOverTime,
-    /// `predict_linear`
     PredictLinear,
-    /// `present_over_time`
     PresentOverTime,
-    /// `quantile_over_time`
     QuantileOverTime,
-    /// `rate`
     Rate,
-    /// `resets`
     Resets,
-    /// `round`
     Round,
-    /// `scalar`
     Scalar,
-    /// `sgn`
     Sgn,
-    /// `sort`
     Sort,
-    /// `sort_desc`
     SortDesc,
-    /// `sqrt`
     Sqrt,
-    /// `stddev_over_time`
     StddevOverTime,
-    /// `stdvar_over_time`
     StdvarOverTime,
-    /// `sum_over_time`
     SumOverTime,
-    /// `time`
     Time,
-    /// `timestamp`
     Timestamp,
-    /// `vector`
     Vector,
 }
 

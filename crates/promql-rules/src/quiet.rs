@@ -65,7 +65,6 @@ impl Watch {
 /// The proof for an expression whose evaluation cannot fail.
 #[derive(Debug)]
 enum QuietPart {
-    /// One number.
     Scalar(QuietNumber),
     /// A vector with its numbers.
     Vector(Numbers),

@@ -257,27 +257,16 @@ pub(super) struct Aggregate {
 /// Aggregation operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AggregateOp {
-    /// `sum`
     Sum,
-    /// `avg`
     Avg,
-    /// `min`
     Min,
-    /// `max`
     Max,
-    /// `count`
     Count,
-    /// `group`
     Group,
-    /// `stddev`
     Stddev,
-    /// `stdvar`
     Stdvar,
-    /// `topk`
     Topk,
-    /// `bottomk`
     Bottomk,
-    /// `quantile`
     Quantile,
 }
 

@@ -4,7 +4,6 @@ use std::io;
 
 use rustix::io::Errno;
 
-/// What limits the eviction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct EvictionLimits {
     /// Why the page cache of the files cannot be read.

@@ -127,7 +127,6 @@ pub(super) fn kept(dir: &Path) -> Option<(Timestamp, RecordedRules)> {
     Some((begin, ring.last()?.begin.rules.clone()))
 }
 
-/// Parses recorded rules.
 pub(super) fn parsed(rules: &RecordedRules) -> anyhow::Result<RuleSet> {
     let text = |file: &RuleText| SourceText::new(file.name.as_str(), file.text.as_str());
     let texts: Vec<SourceText> = rules.files.iter().map(text).collect();

@@ -18,7 +18,6 @@ use crate::policy::pools::{Pools, SeriesView, needs_driver};
 use crate::sources::gpu::{GpuSetup, GpuWatch, Patience};
 use crate::sources::memory::MemorySource;
 
-/// This program.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// How long the first report of the NVIDIA driver is waited for, where memory depends on it.

@@ -45,7 +45,6 @@ const LATEST: Duration = Duration::from_secs(1 << 38);
 /// The distance of lines without any time.
 const UNTIMED: Duration = Duration::from_millis(1);
 
-/// Records in one step.
 const RECORDS_A_STEP: usize = 1024;
 
 pub(super) fn read<R: BufRead>(log: LogInput<R>, name: &str, sink: Sink<'_>) -> anyhow::Result<()> {

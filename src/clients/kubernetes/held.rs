@@ -148,7 +148,6 @@ impl NodeState {
         self.status.conditions.iter().filter_map(Reported::read).collect()
     }
 
-    /// The node's labels.
     pub(super) fn labels(&self) -> &BTreeMap<String, String> {
         &self.metadata.labels
     }

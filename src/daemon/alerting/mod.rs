@@ -44,7 +44,6 @@ const POSTED_A_TURN: usize = 100;
 /// Decisions in the queue.
 const DECISIONS: usize = 64;
 
-/// Alerts in one post.
 const ALERTS_A_POST: usize = 64;
 
 /// A firing alert ends after this many resend intervals: two posts may be lost.

@@ -116,7 +116,6 @@ fn page_url(server: &Server) -> Arc<str> {
     format!("{scheme}://{}:{}/", server.host, server.port).into()
 }
 
-/// A node to scrape.
 struct ScrapedNode {
     context: Scraping,
     name: Arc<str>,

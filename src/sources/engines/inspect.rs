@@ -8,7 +8,6 @@ use tokio::time::timeout;
 
 use crate::supervisors::docker::{Docker, DockerError};
 
-/// The most containers.
 const MOST_CONTAINERS: usize = 128;
 
 /// Time limits of one response, and of all.

@@ -36,7 +36,6 @@ impl PodContainers {
         Self { sockets, procfs, patience, known, errors, silent, without_pod }
     }
 
-    /// Those that are known.
     pub(super) fn known(&self) -> &Containers {
         &self.known
     }

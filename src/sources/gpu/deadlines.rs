@@ -52,7 +52,6 @@ pub(super) enum DeadlineStep {
     Wait,
     /// Report the driver as silent, and wait.
     Silent,
-    /// Kill it.
     Kill,
     /// Abandon it: it cannot be killed.
     Abandon,

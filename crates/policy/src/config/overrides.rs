@@ -56,7 +56,6 @@ pub struct WrittenOverride {
     change: RuleOverride,
     /// A mistake at the rule's name, to be completed.
     at: Mistake,
-    /// Alerts that it names.
     alerts: Vec<NamedAlert>,
     /// Windows that it names, each with a mistake at its place, to be completed.
     windows: Vec<(Arc<str>, Mistake)>,

@@ -344,7 +344,6 @@ impl EngineReport {
     }
 }
 
-/// Empties it.
 fn empty(emptying: &Emptying<'_>, pausing: &mut dyn Pausing) -> Result<String, EmptyingRefusal> {
     let key = emptying.calls.key(WhichKey::Control)?;
     let known = query(emptying)?;

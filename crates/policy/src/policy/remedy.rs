@@ -138,7 +138,6 @@ impl RemedyState {
         matches!(self.phase, RemedyPhase::Ready { step: 0, .. }) && self.holds.is_empty()
     }
 
-    /// Its state.
     pub(super) fn progress(&self) -> RemedyProgress {
         let (step, under_way) = match &self.phase {
             RemedyPhase::Ready { step, .. } => (*step, None),

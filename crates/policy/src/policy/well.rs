@@ -35,7 +35,6 @@ impl Reasons {
         Self { level: NodeHealthLevel::Well, texts: None }
     }
 
-    /// Adds a reason.
     pub(super) fn add(&mut self, level: NodeHealthLevel, text: impl FnOnce() -> String) {
         self.level = self.level.max(level);
         if let Some(texts) = &mut self.texts {

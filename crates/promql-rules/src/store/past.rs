@@ -24,7 +24,6 @@ impl SeriesPast {
         Self { retain_ms, ..Self::default() }
     }
 
-    /// Begins with a point.
     pub(super) fn begin(&mut self, newest: Option<Point>) {
         self.points.extend(newest);
         self.fell_at_ms = newest.map(|newest| newest.at_ms);

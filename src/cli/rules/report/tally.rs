@@ -48,7 +48,6 @@ pub(super) struct RuleTally {
     open: Vec<Timestamp>,
     values: BTreeMap<String, Vec<f64>>,
     targets: BTreeMap<String, TargetCounts>,
-    /// Its alerts that fire.
     firing: BTreeSet<AlertLabels>,
     restart: Option<RestartSeen>,
     last: Option<Timestamp>,

@@ -51,7 +51,6 @@ const TICKS: u64 = 100;
 /// So many refusals in a row: nothing listens there any more.
 const REFUSALS: u32 = 2;
 
-/// What has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LifeChange {
     Phase { from: Option<EnginePhase>, to: EnginePhase, reason: String },

@@ -19,7 +19,6 @@ const SWING: u64 = 64 << 20;
 pub(in crate::policy) enum EnginePresence {
     /// It is not known whether engines run.
     Unknown,
-    /// Some are.
     Some,
     /// None is, but one was of late: what it held may still be there.
     JustGone,

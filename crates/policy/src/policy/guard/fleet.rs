@@ -323,7 +323,6 @@ impl Guard {
     }
 }
 
-/// Which action is bounded.
 fn bounded(guarded: &GuardedProposal<'_>) -> Option<FleetAction> {
     let Proposal { mode, action, .. } = guarded.proposal;
     of_mode(mode, action).filter(|_| !guarded.is_free_of_fleet)

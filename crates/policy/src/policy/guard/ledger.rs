@@ -193,7 +193,6 @@ impl RemedyAccount {
     }
 }
 
-/// All accounts, by rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::policy) struct Ledger(BTreeMap<RuleId, ByMode<RemedyAccount>>);
 

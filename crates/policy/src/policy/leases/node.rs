@@ -59,7 +59,6 @@ impl Leases {
         &self.leases
     }
 
-    /// What is reserved.
     pub(in crate::policy) fn reserved(&self) -> &Arc<[ReservedPool]> {
         &self.reserved
     }
