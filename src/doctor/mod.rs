@@ -36,7 +36,7 @@ pub use units::{UnitFacts, unit};
 /// A fact, or why it is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact<T> {
-    /// The fact.
+    /// It was determined.
     Is(T),
     /// This node has no such thing.
     Absent,

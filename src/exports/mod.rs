@@ -241,7 +241,7 @@ pub struct Queries {
     pub decisions: PageQuery,
     /// Orders of people, one JSON object each.
     pub orders: PageQuery,
-    /// What happened.
+    /// Entries of the past for the page, newest first.
     pub happened: HappenedQuery,
     /// The explanation of a decision; `None` if there is no such decision.
     pub explain: ExplainQuery,

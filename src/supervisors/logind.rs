@@ -51,7 +51,7 @@ impl fmt::Display for Inhibitor {
 /// A session as logind reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoginSession {
-    /// The user's name.
+    /// The login name.
     pub user: String,
     /// `user`, `greeter`, `background`, `manager`, …
     pub class: String,

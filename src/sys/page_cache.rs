@@ -28,7 +28,7 @@ pub struct CachedPages {
     pub cached: u64,
     /// Pages not yet written back (`nr_dirty`).
     pub dirty: u64,
-    /// In writeback.
+    /// Pages in writeback (`nr_writeback`).
     pub writeback: u64,
     /// Pages that were in the cache before (`nr_evicted`).
     pub evicted: u64,

@@ -38,7 +38,7 @@ pub struct Profile {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SettingAdvice {
-    /// The sysctl.
+    /// What is set, below `/proc/sys`.
     pub name: Sysctl,
     /// The value to set if the current one does not fit.
     pub value: u32,
@@ -46,7 +46,7 @@ pub struct SettingAdvice {
     pub accept: [u32; 2],
     /// The reason.
     pub why: String,
-    /// Its certainty.
+    /// Whether `value` is measured, derived, a default or a guess.
     pub source: ValueCertainty,
     /// Its cost.
     pub trades: String,

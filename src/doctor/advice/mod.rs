@@ -57,7 +57,7 @@ pub enum AdviceCertainty {
     SourceCode,
     /// The vendor says so.
     Documented,
-    /// One report.
+    /// A single public report, which nobody has confirmed.
     OneReport,
 }
 
@@ -69,7 +69,7 @@ impl AdviceCertainty {
         ("one_report", Self::OneReport),
     ];
 
-    /// In words.
+    /// The words that `umawarden doctor` prints.
     pub fn words(self) -> &'static str {
         match self {
             Self::Measured => "measured",

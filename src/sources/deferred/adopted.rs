@@ -29,7 +29,7 @@ pub struct AdoptedContainers {
     pub containers: BTreeMap<String, AdoptedContainer>,
 }
 
-/// An adopted container.
+/// A container whose restarts were taken over from Docker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptedContainer {
     /// Its name at the time.

@@ -186,7 +186,7 @@ impl NodeReadings {
 /// What is reported of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum NodeNews {
-    /// It has answered.
+    /// The readings of its last response.
     Answered {
         /// Which series the values belong to, those of the node that are known; with the labels
         /// `cluster` and `node`. The same `Arc` while nothing changes.
@@ -223,7 +223,7 @@ named! {
 /// The status of another node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeStatus {
-    /// Its name.
+    /// Value of its label `node`.
     pub node: Arc<str>,
     /// Why it is unknown, if it is.
     pub unknown: Option<Arc<str>>,
@@ -244,7 +244,7 @@ pub struct NodeStatus {
 /// The memory of one node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeMemory {
-    /// All of it.
+    /// `uma_memory_total_bytes`.
     pub total: Reading<f64>,
     /// Available memory, as the kernel estimates it.
     pub available: Reading<f64>,
@@ -255,7 +255,7 @@ pub struct NodeMemory {
 pub struct ClusterStatus {
     /// Names of this node and of the cluster.
     pub names: ClusterNames,
-    /// This node's memory.
+    /// Memory of this node, which is none of `nodes`.
     pub memory: NodeMemory,
     /// The others, by name.
     pub nodes: Vec<NodeStatus>,

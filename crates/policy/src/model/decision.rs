@@ -35,9 +35,9 @@ impl fmt::Display for DecisionId {
 /// A rule's place: group and alert name. Unique within the loaded rules.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RuleId {
-    /// The group's name.
+    /// `name` of the group in the rule file.
     pub group: Arc<str>,
-    /// The alert's name.
+    /// `alert` of the rule in the rule file.
     pub alert: Arc<str>,
 }
 
@@ -326,7 +326,7 @@ pub struct Evidence {
 /// What to do, or not to do, and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecisionRecord {
-    /// Its number.
+    /// Unique in the journal; decisions of later runs have larger numbers.
     pub id: DecisionId,
     /// When it was made.
     pub at: Moment,
@@ -459,7 +459,7 @@ impl OutcomeResult {
 pub struct Outcome {
     /// Of which decision.
     pub decision: DecisionId,
-    /// The action's name.
+    /// Name of the action, as the label `action` has it.
     pub action: String,
     /// How it ended.
     #[serde(flatten)]

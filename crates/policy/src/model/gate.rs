@@ -61,7 +61,7 @@ pub struct Trend {
 /// Recent changes of the amounts that the gate reads; `None` where there are too few samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryTrends {
-    /// Available memory.
+    /// `MemAvailable`.
     pub available: Option<Trend>,
     /// Free memory in blocks of at least 2 MiB.
     pub contiguous: Option<Trend>,

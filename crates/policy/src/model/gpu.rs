@@ -84,7 +84,7 @@ pub struct GpuPicture {
 /// Superchips whose GPU's memory is a NUMA node, by their names.
 const COHERENT: [&str; 4] = ["GH200", "GB200", "GB300", "GH300"];
 
-/// One GPU.
+/// A GPU, as the driver describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuDevice {
     /// Its index in the driver's order.

@@ -73,7 +73,7 @@ named! {
         Grantable = "grantable",
         /// Memory is reserved.
         Granted = "granted",
-        /// It has ended.
+        /// There is no such lease any more.
         Ended = "ended",
     }
 }
@@ -106,7 +106,7 @@ pub struct Lease {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum LeaseState {
-    /// It waits.
+    /// Nothing is reserved for it yet.
     Waiting {
         /// When it was requested last. Who no longer requests has gone.
         seen: Duration,
@@ -188,7 +188,7 @@ pub struct ReservedPool {
 pub struct LeaseReadings {
     /// All leases, in the order in which they are granted.
     pub leases: Arc<[Lease]>,
-    /// What is reserved.
+    /// The bytes that all granted leases reserve in each pool.
     pub reserved: Vec<ReservedPool>,
     /// How many may start at the same time; 0 is 1.
     #[serde(default)]

@@ -92,7 +92,7 @@ pub enum RuleSelector {
     All,
     /// All rules of this alert name.
     Alert(Arc<str>),
-    /// One rule.
+    /// The rule of this group and alert name.
     Rule(RuleId),
 }
 

@@ -308,7 +308,7 @@ pub struct NodePicture {
 /// A decision that a person may approve or deny.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalPicture {
-    /// Its number.
+    /// Number of the decision, which `umawarden approve` and `deny` take.
     pub decision: u64,
     /// The rule that decided it, `GROUP/ALERT`.
     pub rule: String,
@@ -329,7 +329,7 @@ pub struct ApprovalPicture {
 /// A silence: remedies of these rules are held until it ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SilencePicture {
-    /// Its number.
+    /// What `umawarden silence end` takes.
     pub id: u64,
     /// Its rules: `all`, the name of an alert, or `group/alert`.
     pub rules: String,

@@ -55,7 +55,7 @@ const MAX_SAMPLES: usize = 100;
 /// What a measurement of memory gave, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryMeasurement {
-    /// All of it.
+    /// `MemTotal`.
     pub total: f64,
     /// `MemFree`, and page cache that eviction behind readers can free.
     pub free: f64,

@@ -43,7 +43,7 @@ pub struct Status {
     pub gate_memory: Option<MemoryPools>,
     /// Starts that wait for memory, and those for which it is reserved.
     pub leases: Arc<[Lease]>,
-    /// What is reserved.
+    /// The bytes that granted leases reserve in each pool.
     pub reserved: Arc<[ReservedPool]>,
     /// What is started again when there is memory, by name.
     pub restarts: Arc<[RestartStatus]>,
@@ -118,7 +118,7 @@ pub struct EngineStatus {
 /// A silence in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SilenceStatus {
-    /// Its number.
+    /// What `umawarden silence end` takes.
     pub id: u64,
     /// Which rules' remedies it holds back.
     pub rules: RuleSelector,
@@ -152,7 +152,7 @@ pub struct ApprovalStatus {
 pub struct BreakerStatus {
     /// The rule that the remedy belongs to.
     pub rule: RuleId,
-    /// In which mode.
+    /// The mode of the counted rounds.
     pub mode: Mode,
     /// For which engine, where the breaker counts by engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -90,7 +90,7 @@ pub struct RecordedRules {
     pub mode: Mode,
     /// The interval of groups that name none.
     pub evaluation_interval: Duration,
-    /// All rule files.
+    /// The loaded rule files, whole.
     pub files: Vec<RuleText>,
     /// The guard rails of the configuration, as the policy writes them.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
@@ -127,9 +127,9 @@ pub struct RuleText {
 pub struct RecordedStep {
     /// Time of the step.
     pub at: Moment,
-    /// The observations.
+    /// What the policy was given, in this order.
     pub seen: Vec<Observation>,
-    /// The result.
+    /// What it returned.
     pub said: StepResult,
 }
 

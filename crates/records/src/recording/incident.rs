@@ -103,7 +103,7 @@ impl Incidents {
         self.begun
     }
 
-    /// Written bytes.
+    /// Bytes written since the program began, those of the open incident too.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes + self.open.as_ref().map_or(0, |open| open.bytes)
     }

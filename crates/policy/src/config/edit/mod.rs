@@ -14,7 +14,7 @@ use super::mistake::SourceText;
 use super::yaml::{self, Content, YamlNode};
 use crate::model::{Grade, Mode};
 
-/// What is changed.
+/// Changes of a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Modes of rules, `GROUP/ALERT`.

@@ -44,7 +44,7 @@ const MAX_LISTED: usize = 32;
 pub struct Relative {
     /// Its number and start.
     pub id: ProcessId,
-    /// Its name.
+    /// Its command name, as in `/proc/PID/comm`.
     pub comm: Arc<str>,
     /// When it ended, on the uptime clock, where that was seen.
     pub ended: Option<Duration>,

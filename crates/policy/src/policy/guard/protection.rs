@@ -49,7 +49,7 @@ impl fmt::Display for Glob {
 /// What is protected. The node itself is not a thing that could be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protected {
-    /// Names of processes.
+    /// Command names of processes, as in `/proc/PID/comm`.
     #[serde(default)]
     pub processes: Vec<Glob>,
     /// Names of systemd units.
@@ -61,7 +61,7 @@ pub struct Protected {
     /// Namespaces of pods.
     #[serde(default)]
     pub namespaces: Vec<Glob>,
-    /// Labels of pods.
+    /// Labels of pods: the name, and a pattern of the value.
     #[serde(default)]
     pub pod_labels: Vec<(Arc<str>, Glob)>,
     /// Labels of the alert that names the target.

@@ -118,7 +118,7 @@ pub enum UnusableFile {
 }
 
 impl Header {
-    /// Encodes the header.
+    /// Writes the first page of the file, with its checksum.
     pub fn encode(&self, out: &mut [u8; PAGE_BYTES]) {
         out.fill(0);
         put(out, 0, MAGIC);

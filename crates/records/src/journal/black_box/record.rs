@@ -186,7 +186,7 @@ pub struct BlackBoxRecord {
 pub enum Slot {
     /// Nothing has been written there.
     Empty,
-    /// A record, whole.
+    /// A record whose checksum is right.
     Whole(BlackBoxRecord),
     /// A record that was torn or has been damaged.
     Damaged,
@@ -211,17 +211,17 @@ impl BlackBoxRecord {
         }
     }
 
-    /// One value.
+    /// `Unsupported` until it is set.
     pub fn get(&self, signal: Signal) -> Reading<f64> {
         self.signals[signal as usize]
     }
 
-    /// Sets one value.
+    /// Replaces the value of that signal.
     pub fn set(&mut self, signal: Signal, value: Reading<f64>) {
         self.signals[signal as usize] = value;
     }
 
-    /// Encodes the record.
+    /// Writes its fixed layout in little endian, with a checksum.
     pub fn encode(&self, out: &mut [u8; RECORD_BYTES]) {
         out.fill(0);
         let flags = if self.closed { CLOSED } else { 0 } | if self.reported { REPORTED } else { 0 };
@@ -254,7 +254,7 @@ impl BlackBoxRecord {
         put(out, CRC, crc.to_le_bytes());
     }
 
-    /// Decodes a record.
+    /// `Empty` where all bytes are 0, `Damaged` where the checksum fails.
     pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Slot {
         if bytes.iter().all(|byte| *byte == 0) {
             return Slot::Empty;
