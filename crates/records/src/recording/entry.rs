@@ -61,8 +61,9 @@ pub struct SegmentBegin {
     /// The last time of each kind of event in this boot.
     #[serde(default)]
     pub last_events: BTreeMap<String, Timestamp>,
-    /// The acts of earlier processes: rule, mode, and time before the start. Today they are among
-    /// the observations; the incident `restart-in-the-middle` of `tests/incidents` has them here.
+    /// The acts of earlier processes: rule, mode, and time before the start. No release writes
+    /// them here, since they are among the observations. Only a recording from before the first
+    /// release has them: the incident `restart-in-the-middle` of `tests/incidents`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier_acts: Vec<(RuleId, Mode, Duration)>,
     /// Whether the policy holds until an observation reports the acts of earlier processes.
