@@ -416,12 +416,12 @@ fn release(engine: &str, step: u64, end: ReleaseEnd) -> Event {
         orphans: 0,
     };
     let is_unknown = end == ReleaseEnd::Unknown;
-    let held = memory((!is_unknown).then_some(80 << 30));
+    let owned = memory((!is_unknown).then_some(80 << 30));
     let outstanding = memory((!is_unknown).then_some(20 << 30));
     let release = Release {
         end,
         seconds: 3.25,
-        held,
+        owned,
         outstanding,
         orphans: Vec::new(),
         curve: vec![ReleasePoint { seconds: 1.5, outstanding, free: Some(5 << 30) }],
@@ -461,7 +461,7 @@ fn the_release_of_memory_is_explained_from_the_journal() {
         "in no counter (driver)   80.0 GiB     20.0 GiB",
         "page cache                7.0 GiB      7.0 GiB",
         "1.5s       22.0 GiB    5.0 GiB",
-        "what it held is unknown, since another engine came or went in that time",
+        "what it owned is unknown, since another engine came or went in that time",
         "in no counter (driver)    unknown      unknown",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");

@@ -89,7 +89,7 @@ fn release(engine: &str, seconds: i64) -> Event {
     let release = Release {
         end: ReleaseEnd::Returned,
         seconds: 3.25,
-        held: memory,
+        owned: memory,
         outstanding: memory,
         orphans: Vec::new(),
         curve: Vec::new(),

@@ -89,9 +89,9 @@ fn text(one: &JournalledRelease, out: &mut impl Write) -> io::Result<()> {
     let JournalledRelease { at, engine, pid, release } = one;
     writeln!(out, "{} (pid {pid}), reported at {at:.3}", printable(engine))?;
     writeln!(out, "  {}", summary(release))?;
-    writeln!(out, "  {:<22} {:>10} {:>12}", "", "held", "outstanding")?;
-    for (kind, held, outstanding) in kinds(&release.held, &release.outstanding) {
-        writeln!(out, "  {kind:<22} {:>10} {:>12}", amount(held), amount(outstanding))?;
+    writeln!(out, "  {:<22} {:>10} {:>12}", "", "owned", "outstanding")?;
+    for (kind, owned, outstanding) in kinds(&release.owned, &release.outstanding) {
+        writeln!(out, "  {kind:<22} {:>10} {:>12}", amount(owned), amount(outstanding))?;
     }
     for orphan in &release.orphans {
         writeln!(out, "  left behind: {}", printable(&orphan.to_string()))?;
@@ -122,7 +122,7 @@ fn summary(release: &Release) -> String {
             let why = release.why_unknown.map_or("", |why| why.meaning());
             let since = if why.is_empty() { "" } else { ", since " };
             format!(
-                "what it held is unknown{since}{why}; nothing comes back any more since \
+                "what it owned is unknown{since}{why}; nothing comes back any more since \
                  {lasted} after its end"
             )
         }
@@ -131,13 +131,13 @@ fn summary(release: &Release) -> String {
 
 type ReleaseKind = (&'static str, Option<u64>, Option<u64>);
 
-fn kinds(held: &ReleaseMemory, outstanding: &ReleaseMemory) -> [ReleaseKind; 4] {
+fn kinds(owned: &ReleaseMemory, outstanding: &ReleaseMemory) -> [ReleaseKind; 4] {
     [
-        ("in no counter (driver)", held.unaccounted, outstanding.unaccounted),
-        ("shared memory", held.shmem, outstanding.shmem),
-        ("of orphans", Some(held.orphans), Some(outstanding.orphans)),
+        ("in no counter (driver)", owned.unaccounted, outstanding.unaccounted),
+        ("shared memory", owned.shmem, outstanding.shmem),
+        ("of orphans", Some(owned.orphans), Some(outstanding.orphans)),
         // Not a loss: it is reclaimed on demand.
-        ("page cache", held.page_cache, outstanding.page_cache),
+        ("page cache", owned.page_cache, outstanding.page_cache),
     ]
 }
 

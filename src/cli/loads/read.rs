@@ -35,7 +35,7 @@ impl StoredLoad {
             json!({
                 "end": release.end,
                 "seconds": release.seconds,
-                "held_bytes": release.held.to_return(),
+                "owned_bytes": release.owned.to_return(),
                 "outstanding_bytes": release.outstanding.to_return(),
             })
         });

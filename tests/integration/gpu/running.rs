@@ -92,10 +92,10 @@ fn gb10_discrete_and_mig_machines_are_exported() {
     );
     assert!(has_value(&daemon, "uma_gpu_repair_pending{gpu=\"1\"}", 1.0));
     // The driver reports no process that has any of it.
-    let unheld = |gpu: u32| format!("uma_gpu_memory_unheld_bytes{{gpu=\"{gpu}\"}}");
+    let unowned = |gpu: u32| format!("uma_gpu_memory_unowned_bytes{{gpu=\"{gpu}\"}}");
     assert!(
-        has_value(&daemon, &unheld(0), 3_221_225_472.0)
-            && has_value(&daemon, &unheld(1), 4_294_967_296.0)
+        has_value(&daemon, &unowned(0), 3_221_225_472.0)
+            && has_value(&daemon, &unowned(1), 4_294_967_296.0)
     );
     node.library.set_script("machine mig");
     let part = "uma_gpu_instance_memory_total_bytes{compute_instance=\"0\",gpu=\"0\",\
@@ -104,7 +104,7 @@ fn gb10_discrete_and_mig_machines_are_exported() {
         is_exported(daemon, part) && !is_exported(daemon, &used(1))
     });
     assert!(
-        !is_exported(&daemon, "uma_gpu_memory_unheld"),
+        !is_exported(&daemon, "uma_gpu_memory_unowned"),
         "MIG instances have processes of their own"
     );
     daemon.terminate();

@@ -275,7 +275,7 @@ impl Machine {
         }
         if plan.phase == "starting" {
             let held = [("engine", "vllm"), ("type", "shmem")];
-            add("uma_engine_held_bytes", &held, 0.4 * GIB);
+            add("uma_engine_owned_bytes", &held, 0.4 * GIB);
         }
         add("uma_event_last_timestamp_seconds", &[("event", "engine_died")], 0.0);
         add("uma_engine_load_floor_change_bytes", &[("engine", "vllm")], -0.2 * GIB);

@@ -193,7 +193,7 @@ fn an_engines_release_is_measured_and_journalled_with_its_curve() {
     let metrics = daemon.metrics();
     let entries = once_journalled(storage.path(), "engine_release");
     let [event] = entries.as_slice() else { panic!("{entries:#?}") };
-    let bytes = metrics["uma_engine_held_bytes{engine=\"pipes\",type=\"unaccounted\"}"];
+    let bytes = metrics["uma_engine_owned_bytes{engine=\"pipes\",type=\"unaccounted\"}"];
     assert!((bytes / HELD as f64 - 1.0).abs() < 0.05, "{bytes}: {event}");
     assert!(metrics["uma_engine_release_seconds_sum"] < 5.0);
     assert_eq!(metrics["uma_engine_releases_total{end=\"returned\"}"], 1.0);

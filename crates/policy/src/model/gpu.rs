@@ -264,7 +264,7 @@ impl GpuDevice {
 
     /// Used memory that the driver attributes to no process. `Unsupported` for GPUs with instances,
     /// which have processes of their own, and for superchips.
-    pub fn unheld_bytes(&self) -> Reading<u64> {
+    pub fn unowned_bytes(&self) -> Reading<u64> {
         if self.is_coherent() || self.is_mig == Reading::Value(true) {
             return Reading::Unsupported;
         }

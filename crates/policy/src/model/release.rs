@@ -22,24 +22,24 @@ pub struct ReleaseMemory {
 
 impl std::fmt::Display for Release {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { end, seconds, held, outstanding, orphans, curve, why_unknown } = self;
+        let Self { end, seconds, owned, outstanding, orphans, curve, why_unknown } = self;
         let lasted = measured_seconds_text(*seconds);
         match end {
             ReleaseEnd::Returned => {
-                write!(f, "it gave back {held} within {lasted}")?;
+                write!(f, "it gave back {owned} within {lasted}")?;
             }
             ReleaseEnd::Stayed => write!(
                 f,
-                "of {held} {outstanding} stay: nothing has come back since {lasted} after \
+                "of {owned} {outstanding} stay: nothing has come back since {lasted} after \
                  its end"
             )?,
             ReleaseEnd::Overtaken => write!(
                 f,
-                "of {held} {outstanding} were not back when the next engine began, {lasted} \
+                "of {owned} {outstanding} were not back when the next engine began, {lasted} \
                  after its end"
             )?,
             ReleaseEnd::Unknown => {
-                f.write_str("what it held is unknown")?;
+                f.write_str("what it owned is unknown")?;
                 if let Some(why) = why_unknown {
                     write!(f, ", since {}", why.meaning())?;
                 }
@@ -165,7 +165,7 @@ pub struct Release {
     /// Time from when the engine was last seen until all was returned, or until memory last fell.
     pub seconds: f64,
     /// Its memory then, above the state before its start.
-    pub held: ReleaseMemory,
+    pub owned: ReleaseMemory,
     /// Memory that was not returned.
     pub outstanding: ReleaseMemory,
     /// Processes that outlive it.

@@ -75,9 +75,9 @@ fn values(picture: &GpuPicture, engines: &[EngineStatus]) -> Values {
         add_instances(device, &gpu, &mut values);
         add_processes(device, &gpu, &owners, &mut values);
         // A process that is not listed may have it.
-        let unheld = if picture.is_cut { Reading::Failed } else { device.unheld_bytes() };
-        let key = SeriesKey::new("uma_gpu_memory_unheld_bytes", &[("gpu", &*gpu)]);
-        values.push((key, unheld.map(number)));
+        let unowned = if picture.is_cut { Reading::Failed } else { device.unowned_bytes() };
+        let key = SeriesKey::new("uma_gpu_memory_unowned_bytes", &[("gpu", &*gpu)]);
+        values.push((key, unowned.map(number)));
     }
     values.retain(|(_, reading)| !matches!(reading, Reading::Unsupported));
     values

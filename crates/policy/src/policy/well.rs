@@ -276,7 +276,7 @@ mod tests {
             ("uma_pressure_ratio{resource=\"memory\",share=\"full\",window=\"10s\"}", true),
             ("uma_pool_contiguous_bytes{block=\"32MiB\",pool=\"host\"}", true),
             ("uma_engine_load_floor_change_bytes{engine=\"vllm\",what=\"kernel\"}", false),
-            ("uma_engine_held_bytes{engine=\"vllm\",type=\"shmem\"}", false),
+            ("uma_engine_owned_bytes{engine=\"vllm\",type=\"shmem\"}", false),
             ("uma_action_budget_left", false),
         ] {
             let reasons = missing(key);

@@ -160,7 +160,7 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     Metric::gauge(
         Source::Engines,
-        "uma_engine_held_bytes",
+        "uma_engine_owned_bytes",
         &["engine", "type"],
         "Memory that a dead engine owned when it was last observed alive, above what was in use \
          before it. It is unaccounted memory, shared memory, page cache, and memory of processes \
@@ -171,7 +171,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Engines,
         "uma_engine_outstanding_bytes",
         &["engine", "type"],
-        "Part of uma_engine_held_bytes that has not returned yet. It is tracked for ten minutes, \
+        "Part of uma_engine_owned_bytes that has not returned yet. It is tracked for ten minutes, \
          or until another engine starts.",
     )
     .closed(&[("type", LEFT)]),

@@ -69,7 +69,7 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     Metric::gauge(
         Source::Gpu,
-        "uma_gpu_memory_unheld_bytes",
+        "uma_gpu_memory_unowned_bytes",
         &["gpu"],
         "Used memory of the GPU itself that the driver attributes to no process; a context uses \
          some. Missing with MIG, and on Grace Hopper and Grace Blackwell, where memory may stay \

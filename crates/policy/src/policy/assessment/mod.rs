@@ -158,9 +158,10 @@ impl AssessmentWatch {
         });
         if let Some(picture) = &readings.picture {
             self.platform = platform(picture);
-            let unheld = |device: &GpuDevice| Some((device.index, device.unheld_bytes().value()?));
+            let unowned =
+                |device: &GpuDevice| Some((device.index, device.unowned_bytes().value()?));
             let devices = picture.devices.iter().filter(|_| !picture.is_cut);
-            self.on_gpus = devices.filter_map(unheld).collect();
+            self.on_gpus = devices.filter_map(unowned).collect();
             self.named = picture.pids().unwrap_or_default();
             self.named.retain(|pid| !readings.askers.contains(pid));
             self.find_ghosts();

@@ -334,7 +334,7 @@ impl Engines {
         }
     }
 
-    /// Memory was measured: what has come back of what the dead held?
+    /// Memory was measured: what has come back of what the dead owned?
     pub(super) fn measure(
         &mut self,
         at: Moment,
@@ -402,7 +402,7 @@ impl Engines {
         events: &mut Vec<Event>,
     ) {
         if let Some((_, cells)) = self.life_of(of.server) {
-            cells.set_release(&of.held, &of.outstanding, counters);
+            cells.set_release(&of.owned, &of.outstanding, counters);
         }
         let Some(release) = outcome else { return };
         self.node.count_release(&release, counters);

@@ -19,7 +19,7 @@ use crate::policy::pools::memory::whole;
 
 /// So much is never all back to the byte,
 const LEAST: u64 = 256 << 20;
-/// nor more than this share of what was held.
+/// nor more than this share of what was owned.
 const SHARE: u64 = 50;
 
 /// A fall by less is noise.
@@ -135,7 +135,7 @@ pub(super) struct Releasing {
     /// When the engine was last seen alive.
     began: Duration,
     before: Levels,
-    pub(super) held: ReleaseMemory,
+    pub(super) owned: ReleaseMemory,
     pub(super) outstanding: ReleaseMemory,
     orphans: Vec<Orphan>,
     /// The least that was outstanding, and when that fell last.
@@ -148,13 +148,13 @@ pub(super) struct Releasing {
 }
 
 impl Releasing {
-    /// A server has ended; `None` where it held nothing that could come back.
+    /// A server has ended; `None` where it owned nothing that could come back.
     pub(super) fn begin(life: &Life, before: Levels, orphans: Vec<Orphan>) -> Option<Self> {
         let at_death = life.levels();
         // Without measured memory there is nothing to track.
         at_death.unaccounted.or(at_death.shmem)?;
-        let held = at_death.above(&before, sum(&orphans));
-        if held.to_return().is_some_and(|bytes| bytes < LEAST) {
+        let owned = at_death.above(&before, sum(&orphans));
+        if owned.to_return().is_some_and(|bytes| bytes < LEAST) {
             return None;
         }
         let began = life.last_alive();
@@ -163,8 +163,8 @@ impl Releasing {
             server: life.server(),
             began,
             before,
-            held,
-            outstanding: held,
+            owned,
+            outstanding: owned,
             orphans,
             low: u64::MAX,
             fell: began,
@@ -174,7 +174,7 @@ impl Releasing {
         };
         releasing.low = releasing.amount(&at_death);
         let free = at_death.free;
-        releasing.curve.add(ReleasePoint { seconds: 0.0, outstanding: held, free });
+        releasing.curve.add(ReleasePoint { seconds: 0.0, outstanding: owned, free });
         Some(releasing)
     }
 
@@ -221,7 +221,7 @@ impl Releasing {
     /// Another engine begins: memory given back and memory taken can no longer be separated.
     pub(super) fn overtaken(&mut self, at: Moment) -> Option<Release> {
         let seconds = at.uptime.saturating_sub(self.began).as_secs_f64();
-        let is_known = self.held.to_return().is_some();
+        let is_known = self.owned.to_return().is_some();
         (is_known && !self.has_stayed).then(|| self.report(ReleaseEnd::Overtaken, seconds))
     }
 
@@ -240,7 +240,7 @@ impl Releasing {
 
     /// Whether all came back.
     pub(super) fn is_back(&self) -> bool {
-        let most = LEAST.max(self.held.to_return().unwrap_or(0) / SHARE);
+        let most = LEAST.max(self.owned.to_return().unwrap_or(0) / SHARE);
         self.orphans.is_empty() && self.outstanding.to_return().is_some_and(|bytes| bytes < most)
     }
 
@@ -248,7 +248,7 @@ impl Releasing {
         Release {
             end,
             seconds,
-            held: self.held,
+            owned: self.owned,
             outstanding: self.outstanding,
             orphans: self.orphans.iter().take(MOST_ORPHANS).cloned().collect(),
             curve: self.curve.points.iter().copied().collect(),

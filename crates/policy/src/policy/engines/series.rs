@@ -26,10 +26,10 @@ const MEMORY: [ProcessMemoryKind; 4] = [
 type ReleaseMemoryKind = (&'static str, fn(&ReleaseMemory) -> Option<u64>);
 
 const LEFT: [ReleaseMemoryKind; 4] = [
-    ("unaccounted", |held| held.unaccounted),
-    ("shmem", |held| held.shmem),
-    ("page_cache", |held| held.page_cache),
-    ("orphans", |held| Some(held.orphans)),
+    ("unaccounted", |owned| owned.unaccounted),
+    ("shmem", |owned| owned.shmem),
+    ("page_cache", |owned| owned.page_cache),
+    ("orphans", |owned| Some(owned.orphans)),
 ];
 
 /// How long releases take: a healthy driver needs seconds, and minutes mean that something is
@@ -145,7 +145,7 @@ pub(super) struct EngineCells {
     processes: Cell,
     requests: Cell,
     orphans: Cell,
-    held: [Cell; LEFT.len()],
+    owned: [Cell; LEFT.len()],
     outstanding: [Cell; LEFT.len()],
     load: [Cell; LOAD.len()],
     expected_growth: Cell,
@@ -183,7 +183,7 @@ impl EngineCells {
             processes: cell("uma_engine_processes", &[]),
             requests: cell("uma_engine_requests", &[]),
             orphans: cell("uma_engine_orphans", &[]),
-            held: LEFT.map(|(kind, _)| cell("uma_engine_held_bytes", &[("type", kind)])),
+            owned: LEFT.map(|(kind, _)| cell("uma_engine_owned_bytes", &[("type", kind)])),
             outstanding: LEFT
                 .map(|(kind, _)| cell("uma_engine_outstanding_bytes", &[("type", kind)])),
             load: LOAD.map(|(name, _)| cell(name, &[])),
@@ -192,21 +192,21 @@ impl EngineCells {
                 .map(|what| cell("uma_engine_load_floor_change_bytes", &[("what", what)])),
         };
         // A living one has nothing outstanding.
-        for cell in cells.held.iter().chain(&cells.outstanding) {
+        for cell in cells.owned.iter().chain(&cells.outstanding) {
             counters.retire(*cell);
         }
         cells.end_load(counters);
         cells
     }
 
-    /// What it held when it died, and what of that is not back.
+    /// What it owned when it died, and what of that is not back.
     pub(super) fn set_release(
         &self,
-        held: &ReleaseMemory,
+        owned: &ReleaseMemory,
         outstanding: &ReleaseMemory,
         counters: &mut Counters,
     ) {
-        let both = [(&self.held, held), (&self.outstanding, outstanding)];
+        let both = [(&self.owned, owned), (&self.outstanding, outstanding)];
         for (cells, memory) in both {
             for (cell, (_, of)) in cells.iter().zip(LEFT) {
                 counters.set_reading(*cell, of(memory).map(|bytes| bytes as f64).into());
@@ -216,7 +216,7 @@ impl EngineCells {
 
     /// What it has left is followed no more.
     pub(super) fn end_release(&self, counters: &mut Counters) {
-        for cell in self.held.iter().chain(&self.outstanding) {
+        for cell in self.owned.iter().chain(&self.outstanding) {
             counters.retire(*cell);
         }
     }

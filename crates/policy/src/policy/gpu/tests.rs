@@ -187,20 +187,20 @@ fn discrete(name: &str, processes: Reading<Vec<GpuProcess>>) -> GpuDevice {
 }
 
 #[test]
-fn unheld_gpu_memory_is_used_memory_less_that_of_processes() {
+fn unowned_gpu_memory_is_used_memory_less_that_of_processes() {
     let of = |gib: u64| process(10, Reading::Value(gib * GIB));
-    let h100 = |processes| discrete("NVIDIA H100", Reading::Value(processes)).unheld_bytes();
+    let h100 = |processes| discrete("NVIDIA H100", Reading::Value(processes)).unowned_bytes();
     assert_eq!(h100(Vec::new()), Reading::Value(30 * GIB));
     assert_eq!(h100(vec![of(20), of(8)]), Reading::Value(2 * GIB));
     assert_eq!(h100(vec![of(20), of(80)]), Reading::Value(0), "what cannot be is no more than all");
     // Within containers the driver does not say who has how much.
     assert_eq!(h100(vec![of(20), process(11, Reading::Unsupported)]), Reading::Unsupported);
-    assert_eq!(discrete("NVIDIA H100", Reading::Failed).unheld_bytes(), Reading::Failed);
+    assert_eq!(discrete("NVIDIA H100", Reading::Failed).unowned_bytes(), Reading::Failed);
     let none = || Reading::Value(Vec::new());
     for chip in ["NVIDIA GH200 480GB", "NVIDIA GB200"] {
-        assert_eq!(discrete(chip, none()).unheld_bytes(), Reading::Unsupported, "{chip}");
+        assert_eq!(discrete(chip, none()).unowned_bytes(), Reading::Unsupported, "{chip}");
     }
     let parted = GpuDevice { is_mig: Reading::Value(true), ..discrete("NVIDIA H100", none()) };
-    assert_eq!(parted.unheld_bytes(), Reading::Unsupported);
-    assert_eq!(unified(0, Vec::new()).unheld_bytes(), Reading::Unsupported);
+    assert_eq!(parted.unowned_bytes(), Reading::Unsupported);
+    assert_eq!(unified(0, Vec::new()).unowned_bytes(), Reading::Unsupported);
 }

@@ -173,7 +173,7 @@ fn released_memory_is_tracked_until_it_is_returned() {
     node.wait(20);
     node.start("big", 10);
     assert_eq!(
-        node.value("uma_engine_held_bytes{engine=\"big\",type=\"shmem\"}"),
+        node.value("uma_engine_owned_bytes{engine=\"big\",type=\"shmem\"}"),
         Reading::Unsupported
     );
     node.engines.clear();
@@ -185,8 +185,8 @@ fn released_memory_is_tracked_until_it_is_returned() {
     let releases = node.take_releases();
     let [(_, release)] = releases.as_slice() else { panic!("{releases:?}") };
     assert_eq!(release.end, ReleaseEnd::Returned);
-    assert_eq!(release.held.unaccounted, Some(80 * GIB));
-    assert_eq!(release.held.shmem, Some(10 * GIB));
+    assert_eq!(release.owned.unaccounted, Some(80 * GIB));
+    assert_eq!(release.owned.shmem, Some(10 * GIB));
     // A second until it was seen, and four until all was back, but for the last sample.
     assert!((4.5..=5.5).contains(&release.seconds), "{}", release.seconds);
     assert!(release.outstanding.to_return().unwrap() < 2 * GIB);
@@ -291,14 +291,14 @@ fn the_release_of_an_older_engine_is_known_only_with_a_baseline() {
         match baseline {
             None => {
                 assert_eq!(release.end, ReleaseEnd::Unknown);
-                assert_eq!(release.held.unaccounted, None);
+                assert_eq!(release.owned.unaccounted, None);
                 let why = "is unknown, since it was there before the first sample";
                 assert!(release.to_string().contains(why), "{release}");
             }
             Some(_) => {
                 assert_eq!((release.end, release.why_unknown), (ReleaseEnd::Returned, None));
-                assert_eq!(release.held.unaccounted, Some(80 * GIB));
-                assert_eq!(release.held.shmem, Some(4 * GIB), "as its processes showed it");
+                assert_eq!(release.owned.unaccounted, Some(80 * GIB));
+                assert_eq!(release.owned.shmem, Some(4 * GIB), "as its processes showed it");
             }
         }
         let counted = if baseline.is_some() { 1.0 } else { 0.0 };
@@ -319,7 +319,7 @@ fn the_next_engine_overtakes_a_release_and_short_lived_ones_blur_it() {
     let [(_, release)] = releases.as_slice() else { panic!("{releases:?}") };
     assert_eq!(release.end, ReleaseEnd::Overtaken);
     assert_eq!(release.outstanding.unaccounted, Some(80 * GIB));
-    // Beside one that came after it: what it held is unknown.
+    // Beside one that came after it: what it owned is unknown.
     let mut node = ReleaseWorld::new();
     node.wait(20);
     node.start("first", 10);
@@ -348,16 +348,16 @@ fn memory_taken_before_an_engine_was_found_counts() {
             }
         });
         let release = node.live_and_die(begun);
-        let (end, held) = match is_known {
+        let (end, owned) = match is_known {
             true => (ReleaseEnd::Returned, Some(80 * GIB)),
             false => (ReleaseEnd::Unknown, None),
         };
-        assert_eq!((release.end, release.held.unaccounted), (end, held), "{seconds} s");
+        assert_eq!((release.end, release.owned.unaccounted), (end, owned), "{seconds} s");
     }
 }
 
 #[test]
-fn memory_returned_before_the_last_sample_counts_as_held() {
+fn memory_returned_before_the_last_sample_counts_as_owned() {
     let mut node = ReleaseWorld::new();
     node.wait(20);
     node.start("big", 10);
@@ -374,11 +374,11 @@ fn memory_returned_before_the_last_sample_counts_as_held() {
     node.wait(20);
     let releases = node.take_releases();
     let [(_, release)] = releases.as_slice() else { panic!("{releases:?}") };
-    assert_eq!(release.held.unaccounted, Some(80 * GIB));
+    assert_eq!(release.owned.unaccounted, Some(80 * GIB));
 }
 
 #[test]
-fn memory_returned_by_an_exiting_engine_counts_as_held() {
+fn memory_returned_by_an_exiting_engine_counts_as_owned() {
     let mut node = ReleaseWorld::new();
     node.wait(20);
     node.start("big", 10);
@@ -388,7 +388,7 @@ fn memory_returned_by_an_exiting_engine_counts_as_held() {
     node.wait(20);
     let releases = node.take_releases();
     let [(_, release)] = releases.as_slice() else { panic!("{releases:?}") };
-    assert_eq!(release.held.unaccounted, Some(80 * GIB));
+    assert_eq!(release.owned.unaccounted, Some(80 * GIB));
     assert!((4.0..=6.0).contains(&release.seconds), "{}", release.seconds);
 }
 
