@@ -11,7 +11,7 @@ use crate::model::{
     Access, ClusterSettings, GANG_LEASE, GangReading, GangStart, LeaseCall, LeaseRequest,
     LeaseStage, LeaseState, PeerGate, RESTART_LEASE, RestartState, RestartStatus,
 };
-use crate::policy::leases::gang::{LeaseGang, MemberAnswer, MemberCall};
+use crate::policy::leases::gang::{LeaseGang, MemberCall, MemberResponse};
 use crate::policy::leases::{LeaseBook, LeaseContext};
 
 /// Why a node cannot be called.
@@ -161,7 +161,7 @@ impl GangLease {
             _ => refusal.into_iter().collect(),
         };
         let stage = state.as_ref().map_or(LeaseStage::Ended, LeaseState::stage);
-        let mut answers = vec![Some(MemberAnswer { node: Arc::clone(node), turn, stage })];
+        let mut answers = vec![Some(MemberResponse { node: Arc::clone(node), turn, stage })];
         answers.extend(self.peers.leases());
         let calls = self.gang.advance(context.now, &answers);
         self.called = calls.first().copied();

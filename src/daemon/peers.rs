@@ -16,9 +16,9 @@ use crate::clients::peer::{ANSWER_TAKES, Peer, PeerLease, PeerReply};
 use crate::config::cluster::MOST_PEERS;
 use crate::model::{
     Access, ClusterSettings, GateRequest, LeaseCall, LeaseRequest, LeaseStage, PeerAddress,
-    PeerAnswer, PeerGate,
+    PeerGate, PeerGateResponse,
 };
-use crate::policy::leases::gang::{MemberAnswer, MemberCall};
+use crate::policy::leases::gang::{MemberCall, MemberResponse};
 use crate::sources::cluster::{DiscoveredNodes, Discovery};
 
 /// Between a response and the next request.
@@ -49,7 +49,7 @@ pub(crate) struct Peers {
     /// The names of those that count; `None`: all that are found.
     only: Option<Vec<Arc<str>>>,
     /// Sources of peers that cannot be used, so that peers may be missing.
-    faults: Vec<PeerAnswer>,
+    faults: Vec<PeerGateResponse>,
 }
 
 struct PeerTask {
@@ -158,7 +158,7 @@ impl Peers {
             return;
         };
         self.are_known = true;
-        let unknown = |(node, why): (Arc<str>, String)| PeerAnswer {
+        let unknown = |(node, why): (Arc<str>, String)| PeerGateResponse {
             node,
             gate: PeerGate::Unknown { why: why.into() },
         };
@@ -181,9 +181,9 @@ impl Peers {
     }
 
     /// Their latest responses.
-    pub(crate) fn take(&mut self) -> Vec<PeerAnswer> {
+    pub(crate) fn take(&mut self) -> Vec<PeerGateResponse> {
         self.take_lookup();
-        let mut answers: Vec<PeerAnswer> = self.each.iter_mut().map(PeerTask::take).collect();
+        let mut answers: Vec<PeerGateResponse> = self.each.iter_mut().map(PeerTask::take).collect();
         answers.extend(self.faults.iter().cloned());
         let why = match (self.are_known, answers.is_empty()) {
             (false, _) => "the lookup of the peers is pending",
@@ -191,7 +191,7 @@ impl Peers {
             (true, true) => "the configuration names no node (cluster)",
             (true, false) => return answers,
         };
-        answers.push(PeerAnswer {
+        answers.push(PeerGateResponse {
             node: "cluster".into(),
             gate: PeerGate::Unknown { why: why.into() },
         });
@@ -212,7 +212,7 @@ impl Peers {
 
     /// Their latest answers about the lease. `None` where one has not answered, also for a peer
     /// that was not found.
-    pub(crate) fn leases(&self) -> Vec<Option<MemberAnswer>> {
+    pub(crate) fn leases(&self) -> Vec<Option<MemberResponse>> {
         let known = self.each.iter().map(PeerTask::lease);
         let is_whole = self.are_known && self.faults.is_empty();
         known.chain((!is_whole).then_some(None)).collect()
@@ -277,7 +277,7 @@ impl PeerTask {
         Ok(Self { node, address: address.clone(), from, latest: None, to, turn: None, thread })
     }
 
-    fn take(&mut self) -> PeerAnswer {
+    fn take(&mut self) -> PeerGateResponse {
         if let Some(newest) = self.from.try_iter().last() {
             self.latest = Some(newest);
         }
@@ -289,10 +289,10 @@ impl PeerTask {
             Some(_) => PeerGate::Unknown { why: "its last response is outdated".into() },
             None => PeerGate::Unknown { why: "no response yet".into() },
         };
-        PeerAnswer { node: Arc::clone(&self.node), gate }
+        PeerGateResponse { node: Arc::clone(&self.node), gate }
     }
 
-    fn lease(&self) -> Option<MemberAnswer> {
+    fn lease(&self) -> Option<MemberResponse> {
         let PeerResponse { called: Some(called), reply: PeerResponseKind::Called(reply), .. } =
             self.latest.as_ref().filter(|answered| answered.at.elapsed() <= VALID_FOR)?
         else {
@@ -311,7 +311,7 @@ impl PeerTask {
                 (Arc::clone(&self.node), stage)
             }
         };
-        Some(MemberAnswer { node, turn: called.turn, stage })
+        Some(MemberResponse { node, turn: called.turn, stage })
     }
 }
 

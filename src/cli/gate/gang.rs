@@ -10,7 +10,7 @@ use crate::model::{
     GateReason, GateResponse, LeaseCall, LeaseRequest, LeaseStage, LeaseState, MemoryPools,
 };
 use crate::policy::gate::with_turn;
-use crate::policy::leases::gang::{LeaseGang, MemberAnswer, MemberCall};
+use crate::policy::leases::gang::{LeaseGang, MemberCall, MemberResponse};
 
 /// The reservation of a start that waits.
 pub(super) struct Reservation {
@@ -71,7 +71,7 @@ impl Reservation {
         let called = self.called.map_or((LeaseCall::Wait, 0), |own| (own.call, own.turn));
         let state = lease.call(memory, called)?;
         let stage = state.as_ref().map_or(LeaseStage::Ended, LeaseState::stage);
-        let mut answers = vec![Some(MemberAnswer { node: lease.node(), turn: called.1, stage })];
+        let mut answers = vec![Some(MemberResponse { node: lease.node(), turn: called.1, stage })];
         answers.extend(peers.leases());
         let calls = self.gang.advance(clock::uptime(), &answers);
         self.called = calls.first().copied();

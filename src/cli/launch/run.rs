@@ -21,7 +21,7 @@ use super::tee::Tee;
 use crate::model::{
     DeathMemory, ExitStatus, Moment, ProcessId, Survivor, WorkloadLog, signal_name,
 };
-use crate::policy::death::{AskedToEnd, Relative};
+use crate::policy::death::{EndRequest, Relative};
 use crate::sources::output_files::{OutputFiles, last_lines};
 use crate::sys::signals::{ReceivedSignal, Signals, is_session_leader};
 
@@ -95,7 +95,7 @@ pub(super) struct CommandResult {
     pub(super) ended: Moment,
     pub(super) relatives: Vec<Relative>,
     pub(super) killed_orphans: Vec<ProcessId>,
-    pub(super) asked: Option<AskedToEnd>,
+    pub(super) asked: Option<EndRequest>,
     /// When the first process was killed, else when the head ended.
     pub(super) memory: Option<DeathMemory>,
     /// What it wrote last, where that is known.
@@ -164,7 +164,7 @@ struct RunningCommand<'r> {
     head: ProcessId,
     began: Moment,
     status: Option<(ExitStatus, Moment)>,
-    asked: Option<AskedToEnd>,
+    asked: Option<EndRequest>,
     memory: Option<DeathMemory>,
 }
 
@@ -247,7 +247,7 @@ impl RunningCommand<'_> {
             if asks && self.asked.is_none() {
                 let (signal, sender, at) =
                     (one.signal, sender(one, self.run.procfs), clock().uptime);
-                self.asked = Some(AskedToEnd { signal, sender, at });
+                self.asked = Some(EndRequest { signal, sender, at });
             }
             if !has_reached_all(one)
                 && let Some(signal) = Signal::from_named_raw(one.signal)

@@ -34,9 +34,9 @@ groups:
 
 const GIB_IN_KIB: u64 = 1 << 20;
 
-/// How the connector answers.
+/// How the connector responds.
 #[derive(Clone, Copy, PartialEq)]
-enum Answer {
+enum ConnectorResponse {
     Takes,
     /// PERMISSION_DENIED.
     Refuses,
@@ -107,7 +107,7 @@ fn text(message: &Message, field: u64) -> String {
 /// The events of one call, and the path that was called.
 async fn take(
     request: Request<Incoming>,
-    answer: Answer,
+    answer: ConnectorResponse,
     to: Sender<Message>,
 ) -> Result<Response<impl hyper::body::Body<Data = Bytes, Error = Infallible>>, Infallible> {
     assert_eq!(request.uri().path(), "/datamodels.PlatformConnector/HealthEventOccurredV1");
@@ -118,22 +118,23 @@ async fn take(
     assert_eq!(body.len(), 5 + length);
     let events = message(&body[5..]);
     assert_eq!(number(&events, 1), 1, "version");
-    if answer != Answer::Refuses {
+    if answer != ConnectorResponse::Refuses {
         for event in &events[&2] {
             let Field::Bytes(event) = event else { panic!("{event:?}") };
             // The test may be over.
             let _ = to.send(message(event));
         }
     }
-    if answer == Answer::Never {
+    if answer == ConnectorResponse::Never {
         std::future::pending::<()>().await;
     }
     let mut trailers = HeaderMap::new();
-    let status = if answer == Answer::Takes { "0" } else { "7" };
+    let status = if answer == ConnectorResponse::Takes { "0" } else { "7" };
     trailers.insert("grpc-status", status.parse().unwrap());
     trailers.insert("grpc-message", "not%20yours".parse().unwrap());
     // An empty message, where there is one.
-    let data = (answer == Answer::Takes).then(|| Frame::data(Bytes::from_static(&[0; 5])));
+    let data =
+        (answer == ConnectorResponse::Takes).then(|| Frame::data(Bytes::from_static(&[0; 5])));
     let frames: Vec<_> = data.into_iter().chain([Frame::trailers(trailers)]).map(Ok).collect();
     let body = StreamBody::new(futures_util::stream::iter(frames));
     Ok(Response::builder().header("content-type", "application/grpc").body(body).unwrap())
@@ -146,7 +147,7 @@ struct Connector {
 }
 
 impl Connector {
-    fn start(socket: &Path, answer: Answer) -> Self {
+    fn start(socket: &Path, answer: ConnectorResponse) -> Self {
         let (to, events) = channel();
         let (ends, ended) = tokio::sync::oneshot::channel();
         let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
@@ -210,7 +211,7 @@ fn lines(daemon: &Daemon, of: &str) -> usize {
 #[test]
 fn a_critical_alert_and_its_end_and_an_xid_reach_the_connector() {
     let (node, flags) = node("");
-    let connector = Connector::start(&node.path("nvsentinel.sock"), Answer::Takes);
+    let connector = Connector::start(&node.path("nvsentinel.sock"), ConnectorResponse::Takes);
     let daemon = start(&node, &flags);
     assert!(connector.is_quiet_for(Duration::from_secs(3)), "all is well");
     node.set_meminfo("MemFree", 1024);
@@ -248,7 +249,7 @@ fn without_a_connector_all_goes_on_and_the_present_state_comes_once_there_is_one
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     std::thread::sleep(Duration::from_secs(3));
     fs::remove_file(&socket).unwrap();
-    let hangs = Connector::start(&socket, Answer::Never);
+    let hangs = Connector::start(&socket, ConnectorResponse::Never);
     assert_eq!(text(&hangs.next(), 4), "Low");
     node.set_meminfo("MemFree", 512);
     daemon.wait_until("sampled on", |daemon| {
@@ -256,11 +257,11 @@ fn without_a_connector_all_goes_on_and_the_present_state_comes_once_there_is_one
     });
     drop(hangs);
     fs::remove_file(&socket).unwrap();
-    let refuses = Connector::start(&socket, Answer::Refuses);
+    let refuses = Connector::start(&socket, ConnectorResponse::Refuses);
     std::thread::sleep(Duration::from_secs(2));
     drop(refuses);
     fs::remove_file(&socket).unwrap();
-    let connector = Connector::start(&socket, Answer::Takes);
+    let connector = Connector::start(&socket, ConnectorResponse::Takes);
     let event = connector.events.recv_timeout(Duration::from_secs(70)).unwrap();
     assert_eq!(text(&event, 4), "Low");
     daemon.wait_until("its end", |daemon| lines(daemon, "nvsentinel_up") == 1);

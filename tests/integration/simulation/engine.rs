@@ -23,7 +23,7 @@ pub enum Phase {
 
 /// Whether its health can be probed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Answers {
+pub enum HealthResponses {
     Yes,
     /// It accepts the request, and never answers.
     Hangs,
@@ -46,7 +46,7 @@ pub struct Engine {
     pub anonymous: f64,
     pub read: f64,
     pub busy: Duration,
-    pub answers: Answers,
+    pub answers: HealthResponses,
     pub requests: u64,
     pub is_paused: bool,
     pub ledger: Ledger,
@@ -76,7 +76,7 @@ impl Engine {
             anonymous: 0.0,
             read: 0.0,
             busy: Duration::ZERO,
-            answers: Answers::Yes,
+            answers: HealthResponses::Yes,
             requests: 0,
             is_paused: false,
             ledger: Ledger::default(),
@@ -149,7 +149,7 @@ impl Engine {
             (seen.container, seen.unit) = (supervised.container.clone(), supervised.unit.clone());
             seen.container_name = supervised.container.as_ref().map(|_| Arc::clone(&self.name));
         }
-        if self.answers != Answers::Nowhere {
+        if self.answers != HealthResponses::Nowhere {
             seen.health_url = Some("http://127.0.0.1:8000/health".into());
             seen.is_listening = Reading::Value(self.phase != Phase::Loading && self.is_alive());
         }
@@ -159,12 +159,12 @@ impl Engine {
     /// Its response to a probe.
     pub fn health(&self, name: Arc<str>, asked_at: Duration) -> Option<EngineHealth> {
         let answer = match (self.answers, self.phase) {
-            (Answers::Nowhere, _) | (_, Phase::Dying) => return None,
+            (HealthResponses::Nowhere, _) | (_, Phase::Dying) => return None,
             (_, Phase::Orphaned) => HealthResponse::Refused,
-            (Answers::Hangs, _) => HealthResponse::TimedOut,
-            (Answers::Yes, Phase::Loading) => HealthResponse::NotReady { status: 503 },
-            (Answers::Yes, _) if self.is_paused => HealthResponse::NotReady { status: 503 },
-            (Answers::Yes, _) => HealthResponse::Ready,
+            (HealthResponses::Hangs, _) => HealthResponse::TimedOut,
+            (HealthResponses::Yes, Phase::Loading) => HealthResponse::NotReady { status: 503 },
+            (HealthResponses::Yes, _) if self.is_paused => HealthResponse::NotReady { status: 503 },
+            (HealthResponses::Yes, _) => HealthResponse::Ready,
         };
         let requests = match answer {
             HealthResponse::Ready => Reading::Value(self.requests),

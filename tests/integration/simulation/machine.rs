@@ -7,7 +7,7 @@ use std::time::Duration;
 use umawarden::model::{Action, EngineKind, EngineTarget};
 
 use super::chance::Chance;
-use super::engine::{Answers, Engine, Phase, Supervised};
+use super::engine::{Engine, HealthResponses, Phase, Supervised};
 use super::kernel_ring::KernelRing;
 use super::takers::{Taker, Way};
 
@@ -224,9 +224,9 @@ impl Machine {
         engine.anonymous = self.build.total * 0.01;
         engine.ledger.note(uptime, engine.holds());
         engine.answers = match self.chance.whole(0..=9) {
-            0 => Answers::Hangs,
-            1 | 2 => Answers::Nowhere,
-            _ => Answers::Yes,
+            0 => HealthResponses::Hangs,
+            1 | 2 => HealthResponses::Nowhere,
+            _ => HealthResponses::Yes,
         };
         self.engines.push(engine);
     }

@@ -282,7 +282,7 @@ pub enum PeerGate {
 
 /// Another node and its response.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PeerAnswer {
+pub struct PeerGateResponse {
     /// Its name, as configured.
     pub node: Arc<str>,
     /// Its response.
@@ -375,7 +375,7 @@ pub struct GateResponse {
     pub pools: Vec<MemoryPool>,
     /// Responses of the other nodes of the engine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub peers: Vec<PeerAnswer>,
+    pub peers: Vec<PeerGateResponse>,
 }
 
 pub(super) fn known<T: Serialize, S: Serializer>(

@@ -83,7 +83,7 @@ pub use fault_class::{DeathTime, FaultClass, OomBound, XidClass};
 pub use fleet::FleetAction;
 pub use gate::{
     Baseline, GateMemory, GateNote, GateReason, GateResponse, LingeringMemory, MemoryTrends,
-    Orphan, PeerAnswer, PeerGate, Trend,
+    Orphan, PeerGate, PeerGateResponse, Trend,
 };
 pub use gpu::{
     GpuDevice, GpuDriver, GpuHealth, GpuInstance, GpuMemory, GpuPicture, GpuProcess, GpuReadings,

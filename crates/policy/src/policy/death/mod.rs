@@ -73,9 +73,9 @@ pub struct OwnStop {
     pub processes: Vec<ProcessId>,
 }
 
-/// Somebody asked it to end: a signal that was passed on, `docker stop`, `systemctl stop`.
+/// A request to end: a signal that was passed on, `docker stop`, `systemctl stop`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AskedToEnd {
+pub struct EndRequest {
     /// Number of the signal; SIGTERM where the signal is not known.
     pub signal: i32,
     /// The sender of the signal, in words.
@@ -111,7 +111,7 @@ pub struct Circumstances<'a> {
     /// Which of them Ray's memory monitor has killed, by the log of their raylet.
     pub ray_kills: &'a [RayKill],
     /// The sender of a stop request, if there was one.
-    pub asked: Option<AskedToEnd>,
+    pub asked: Option<EndRequest>,
     /// Whether something runs it that stops it for reasons of its own: a container runtime,
     /// systemd, `umawarden launch`.
     pub is_supervised: bool,
@@ -210,7 +210,7 @@ fn cause<'h>(
 /// Whether that is how one ends that was asked to, or whose head has ended before.
 fn is_answer(death: &Circumstances<'_>, ended: Moment, hit: &KillEvidence) -> bool {
     let is_after_head = hit.at.is_some_and(|at| at > ended.uptime);
-    let is_asked = |asked: &AskedToEnd| hit.at.is_none_or(|at| at >= asked.at);
+    let is_asked = |asked: &EndRequest| hit.at.is_none_or(|at| at >= asked.at);
     !hit.is_certain && (is_after_head || death.asked.as_ref().is_some_and(is_asked))
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use promql_rules::store::SeriesStore;
 
 use super::hits::{SIGTERM, is_own_fault};
-use super::{AskedToEnd, Circumstances, OwnStop, Relative, explain, is_memory_short};
+use super::{Circumstances, EndRequest, OwnStop, Relative, explain, is_memory_short};
 use crate::model::{
     Action, DeathMemory, DeathReport, Deceased, DecisionId, DecisionRecord, EngineHealth,
     EnginePhase, EngineProcess, EngineSeen, Event, EventKind, ExitStatus, KernelEvent, LastHealth,
@@ -311,7 +311,7 @@ impl ObservedDeath<'_> {
 
     /// A stop of its supervisor. Docker and systemd do not report the signal: the one that ended it
     /// is theirs, unless a fault of its own raised that.
-    fn asked(&self, exit: ExitStatus, ended: Moment) -> Option<AskedToEnd> {
+    fn asked(&self, exit: ExitStatus, ended: Moment) -> Option<EndRequest> {
         self.end.filter(|end| end.requested == OnRequest::Yes)?;
         let signal = exit.signal().filter(|signal| !is_own_fault(*signal)).unwrap_or(SIGTERM);
         let sender = match self.held?.supervisor {
@@ -320,7 +320,7 @@ impl ObservedDeath<'_> {
             Supervisor::Systemd | Supervisor::SystemdOfUser(_) => "systemctl",
             Supervisor::Cri => "the kubelet, by all signs: it has stopped the whole pod",
         };
-        Some(AskedToEnd { signal, sender: sender.to_owned(), at: ended.uptime })
+        Some(EndRequest { signal, sender: sender.to_owned(), at: ended.uptime })
     }
 
     /// Lines of its own log, and why they are unknown.

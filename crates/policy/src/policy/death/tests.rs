@@ -213,7 +213,7 @@ fn a_log_leads_to_one_cause_and_one_cure() {
     assert_eq!(report.killer, Killer::Itself { reason: Some(lines[0].to_owned()) });
     assert_eq!(report.cause.as_deref(), Some(reason.cause()));
     assert_eq!(report.advice, [reason.cure()]);
-    let asked = AskedToEnd { signal: 15, sender: "systemctl".to_owned(), at: at(502).uptime };
+    let asked = EndRequest { signal: 15, sender: "systemctl".to_owned(), at: at(502).uptime };
     let report = explain(&Circumstances { asked: Some(asked), ..death.clone() }, at(502));
     assert_eq!(report.cause, None, "it had a prompt with that text, perhaps");
     let events = oom_of_worker(100, 500);
@@ -223,7 +223,7 @@ fn a_log_leads_to_one_cause_and_one_cure() {
 
 #[test]
 fn a_requested_end_is_no_failure() {
-    let asked = AskedToEnd {
+    let asked = EndRequest {
         signal: 15,
         sender: "SIGTERM to umawarden launch".to_owned(),
         at: Duration::from_secs(495),
@@ -250,12 +250,12 @@ fn a_requested_end_is_no_failure() {
 /// Neither signal nor exit code is said to have had the effect of another.
 #[test]
 fn the_sentence_names_one_signal_for_one_end() {
-    let asked = || AskedToEnd { signal: 15, sender: "bash (pid 7)".to_owned(), at: at(495).uptime };
+    let asked = || EndRequest { signal: 15, sender: "bash (pid 7)".to_owned(), at: at(495).uptime };
     let alone = [relative(SERVER, "vllm")];
     let worker = [relative(SERVER, "vllm"), ended(WORKER, "VLLM::EngineCor", 490, 9)];
     let code = |code| ExitStatus::Code { code };
     let killed = ExitStatus::Signal { signal: 15 };
-    let table: [(&[Relative], ExitStatus, Option<AskedToEnd>, &str); 6] = [
+    let table: [(&[Relative], ExitStatus, Option<EndRequest>, &str); 6] = [
         (&alone, killed, Some(asked()), "with SIGTERM (15); killed by SIGTERM from bash (pid 7)"),
         (
             &alone,

@@ -63,7 +63,7 @@ struct PoolRequest<'r> {
 
 /// Whether the node can take an engine, with the reasons.
 pub fn check_gate(request: &GateRequest, memory: &MemoryPools) -> GateResponse {
-    let mut answer = GateAnswer::default();
+    let mut answer = GateFindings::default();
     let parts = match parts(request, memory) {
         Ok(parts) => parts,
         Err(reason) => {
@@ -158,9 +158,9 @@ fn host_part(memory: &MemoryPools, need_bytes: u64) -> Option<PoolRequest<'_>> {
     Some(PoolRequest { pool, need_bytes, contiguous_bytes: None, is_engines: false })
 }
 
-/// The answer so far.
+/// What was found so far.
 #[derive(Default)]
-struct GateAnswer {
+struct GateFindings {
     reasons: Vec<GateReason>,
     notes: Vec<GateNote>,
     /// How long each reason will last, where predictable.
@@ -168,7 +168,7 @@ struct GateAnswer {
     is_hopeless: bool,
 }
 
-impl GateAnswer {
+impl GateFindings {
     /// Only what never changes counts: the rest would suggest a wait.
     fn keep_hopeless(&mut self) {
         let is_final = |reason: &GateReason| {
@@ -216,7 +216,7 @@ impl GateAnswer {
 struct GateCheck<'r> {
     part: &'r PoolRequest<'r>,
     memory: &'r GateMemory,
-    answer: GateAnswer,
+    answer: GateFindings,
 }
 
 impl GateCheck<'_> {

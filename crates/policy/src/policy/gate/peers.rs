@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{GateReason, GateResponse, PeerAnswer, PeerGate};
+use crate::model::{GateReason, GateResponse, PeerGate, PeerGateResponse};
 
 /// The same answer for a start that waits for its turn in the ledger, for these reasons.
 pub fn with_turn(own: &mut GateResponse, reasons: &[Arc<str>]) {
@@ -17,8 +17,8 @@ pub fn with_turn(own: &mut GateResponse, reasons: &[Arc<str>]) {
 }
 
 /// The same answer, for this node and those: open where all are, hopeless where one is.
-pub fn with_peers(mut own: GateResponse, peers: Vec<PeerAnswer>) -> GateResponse {
-    for PeerAnswer { node, gate } in &peers {
+pub fn with_peers(mut own: GateResponse, peers: Vec<PeerGateResponse>) -> GateResponse {
+    for PeerGateResponse { node, gate } in &peers {
         let node = Arc::clone(node);
         let (wait, is_hopeless) = match gate {
             PeerGate::Open => continue,

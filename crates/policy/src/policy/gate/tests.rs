@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{GateWatch, SETTLES, check_gate, with_peers};
 use crate::model::{
     Baseline, GateMemory, GateNote, GateReason, GateRequest, GateResponse, LingeringMemory,
-    MemoryPools, MemoryTrends, Orphan, PeerAnswer, PeerGate, ProcessId, Reading, Trend,
+    MemoryPools, MemoryTrends, Orphan, PeerGate, PeerGateResponse, ProcessId, Reading, Trend,
 };
 use crate::policy::pools::memory::{allowance, memory};
 
@@ -454,7 +454,7 @@ proptest! {
 
 #[test]
 fn the_gate_of_several_nodes_is_as_open_and_slow_as_the_worst() {
-    let peer = |gate| PeerAnswer { node: Arc::from("spark-2"), gate };
+    let peer = |gate| PeerGateResponse { node: Arc::from("spark-2"), gate };
     let closed = |wait: Option<u64>, is_hopeless| PeerGate::Closed {
         reasons: vec!["too little".into(), "an orphan".into()],
         wait: wait.map(Duration::from_secs),

@@ -18,12 +18,12 @@ use crate::model::{LeaseCall, LeaseStage};
 /// within a second.
 const TAKES_WITHIN: Duration = Duration::from_millis(700);
 
-/// What a node answered last.
+/// The last response of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberAnswer {
+pub struct MemberResponse {
     /// The node, by a name that all requesters see: the order in which memory is taken.
     pub node: Arc<str>,
-    /// The turn of the call that it answers.
+    /// The turn of the call that it responds to.
     pub turn: u64,
     /// How far it has come there.
     pub stage: LeaseStage,
@@ -70,7 +70,7 @@ enum Phase {
 }
 
 impl MemberCall {
-    fn stage(self, answer: Option<&MemberAnswer>) -> Option<LeaseStage> {
+    fn stage(self, answer: Option<&MemberResponse>) -> Option<LeaseStage> {
         answer.filter(|answer| answer.turn == self.turn).map(|answer| answer.stage)
     }
 }
@@ -95,7 +95,7 @@ impl LeaseGang {
 
     /// Takes the last answers, one of each node and always in the same order; `None`: there was
     /// none. Returns what to call on each.
-    pub fn advance(&mut self, now: Duration, answers: &[Option<MemberAnswer>]) -> &[MemberCall] {
+    pub fn advance(&mut self, now: Duration, answers: &[Option<MemberResponse>]) -> &[MemberCall] {
         if self.members.len() != answers.len() {
             let call = MemberCall { call: LeaseCall::Wait, turn: 0, since: now };
             self.members = vec![call; answers.len()];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::gang::{LeaseGang, MemberAnswer, MemberCall};
+use super::gang::{LeaseGang, MemberCall, MemberResponse};
 use super::tests::{node, request};
 use super::{LeaseBook, LeaseContext};
 use crate::model::{LeaseCall, LeaseEnd, LeaseRequest, LeaseStage};
@@ -113,7 +113,7 @@ struct World {
     messages: Vec<Message>,
     gangs: Vec<LeaseGang>,
     lines: Vec<Vec<Line>>,
-    answers: Vec<Vec<Option<MemberAnswer>>>,
+    answers: Vec<Vec<Option<MemberResponse>>>,
     lives: Vec<Life>,
     /// Held memory of each node at every tick.
     samples: Vec<Vec<u64>>,
@@ -217,7 +217,7 @@ impl World {
         *line = Line { under_way: None, last: Some((message.turn, tick)) };
         let place = self.schedule.starts[message.start].nodes[message.member];
         self.answers[message.start][message.member] =
-            Some(MemberAnswer { node: place.to_string().into(), turn: message.turn, stage });
+            Some(MemberResponse { node: place.to_string().into(), turn: message.turn, stage });
     }
 
     /// The requester of a start.
@@ -237,7 +237,7 @@ impl World {
                 *line = Line { under_way: None, last: Some((turn, tick)) };
                 let node = self.schedule.starts[index].nodes[member].to_string().into();
                 let stage = LeaseStage::Waiting;
-                self.answers[index][member] = Some(MemberAnswer { node, turn, stage });
+                self.answers[index][member] = Some(MemberResponse { node, turn, stage });
             }
             let line = &mut self.lines[index][member];
             if line.last.is_none_or(|(last, when)| last != turn || tick - when >= REPEATED) {

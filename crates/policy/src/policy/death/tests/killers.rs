@@ -36,7 +36,7 @@ fn rays_memory_monitor_is_named_where_the_engine_failed() {
     let events = oom_of_worker(101, 500);
     let report = explain(&Circumstances { log: &log, ..vllm(&worker, &events) }, at(502));
     assert_eq!(report.killer.name(), "kernel_oom", "the kernel's own event says more");
-    let asked = AskedToEnd { signal: 15, sender: "systemctl".to_owned(), at: at(495).uptime };
+    let asked = EndRequest { signal: 15, sender: "systemctl".to_owned(), at: at(495).uptime };
     let death =
         Circumstances { asked: Some(asked), log: &log, exit: code(143), ..vllm(&worker, &[]) };
     assert!(!explain(&death, at(502)).is_failure, "it was asked to end");
@@ -82,7 +82,7 @@ fn the_log_of_a_raylet_names_rays_memory_monitor_for_a_worker_that_was_killed() 
     let (kills, events) = ([ray_kill(WORKER, 500)], oom_of_worker(101, 500));
     let report = explain(&Circumstances { ray_kills: &kills, ..vllm(&killed, &events) }, at(502));
     assert_eq!(report.killer.name(), "kernel_oom", "the kernel's own event says more");
-    let asked = AskedToEnd { signal: 15, sender: "systemctl".to_owned(), at: at(495).uptime };
+    let asked = EndRequest { signal: 15, sender: "systemctl".to_owned(), at: at(495).uptime };
     let death = Circumstances { asked: Some(asked), ray_kills: &kills, ..vllm(&killed, &[]) };
     assert!(!explain(&death, at(502)).is_failure, "it was asked to end");
 }
@@ -91,7 +91,7 @@ fn the_log_of_a_raylet_names_rays_memory_monitor_for_a_worker_that_was_killed() 
 #[test]
 fn an_engine_that_lived_on_after_a_kill_of_ray_and_was_asked_to_end_is_no_victim_of_it() {
     let alone = [relative(SERVER, "vllm")];
-    let asked = AskedToEnd { signal: 15, sender: "docker".to_owned(), at: at(502).uptime };
+    let asked = EndRequest { signal: 15, sender: "docker".to_owned(), at: at(502).uptime };
     let code = |code| ExitStatus::Code { code };
     let signal = ExitStatus::Signal { signal: 15 };
     // Whether it was asked to end, whether a supervisor runs it, and whether the older kill counts.
