@@ -37,7 +37,7 @@ const KIND_CHARS: usize = 64;
 /// Limit of the shown explanation, in characters.
 const VALUE_CHARS: usize = 200;
 
-/// Zincati's application id. The id of a node is derived from it and from the machine id: servers
+/// Zincati's application id. The id of a node is derived from it and from the machine id. Servers
 /// that drain Kubernetes nodes know them by this id, and two programs that reboot one node share
 /// one slot.
 const APPLICATION: [u8; 16] = [

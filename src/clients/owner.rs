@@ -87,8 +87,8 @@ pub struct Claim<'a> {
 
 impl Claim<'_> {
     /// Proves that the process that accepts connections at the endpoint belongs to the engine, and
-    /// that no unprivileged user can have started it: it runs as `user`, or is in a system service
-    /// or container confirmed by systemd or Docker.
+    /// that no unprivileged user can have started it. The process runs as `user`, or is in a system
+    /// service or container confirmed by systemd or Docker.
     ///
     /// # Errors
     /// The missing proof, and the configuration that would give it.
@@ -298,8 +298,8 @@ impl Claim<'_> {
         unseen.filter(|_| !wanted.is_empty()).map_or(Ok(found), Err)
     }
 
-    /// Whether a process is in another container than this program, and in the same user namespace:
-    /// root of the container can give it any user id.
+    /// Whether a process is in another container than this program, and in the same user namespace.
+    /// Root of the container can give it any user id.
     fn is_contained(&self, id: ProcessId) -> bool {
         let is_ours = |namespace: &str| {
             let of = |process: &str| fs::read_link(self.procfs.join(process).join(namespace)).ok();

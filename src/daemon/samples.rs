@@ -86,7 +86,7 @@ fn empty() -> History {
     History::new(INTERVAL, KEPT, KEPT_BYTES)
 }
 
-/// Leaves half of a processor to others where the weight of a thread cannot be lowered: the filter
+/// Leaves half of a processor to others where the weight of a thread cannot be lowered. The filter
 /// of the unit denies setpriority(2), and there the whole daemon has nice -10.
 struct Pace {
     rests: bool,

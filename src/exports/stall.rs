@@ -42,7 +42,7 @@ impl<S> Stall<S> {
     }
 
     /// Passes on the result of a write. The deadline starts when the client's window is full, and
-    /// ends only when the whole response is sent: reading a byte now and then does not extend it.
+    /// ends only when the whole response is sent. Reading a byte now and then does not extend it.
     fn watch(
         &mut self,
         cx: &mut Context<'_>,

@@ -5,7 +5,7 @@ use super::FitEngine;
 const GIB: u64 = 1 << 30;
 
 /// Memory of an engine's own processes on a large node, without the model: CUDA contexts, NCCL,
-/// Python. vLLM took 8 to 9 GiB on a DGX Spark before it measured free memory; another one ran with
+/// Python. vLLM took 8 to 9 GiB on a DGX Spark before it measured free memory. Another one ran with
 /// a share of 0.93, beside which nothing is left
 /// (github.com/MiaAI-Lab/DeepSeek-v4-Flash-One-DGX-Spark issue 4).
 const PROCESSES: Span = Span { least: 0, most: 9 * GIB };

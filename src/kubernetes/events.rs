@@ -236,7 +236,7 @@ impl EventBook {
     }
 
     /// The next request, if one is due. New Events come before counts of known ones, and those that
-    /// were refused last: a namespace that refuses all of them must not use up the node's requests.
+    /// were refused last. A namespace that refuses all of them must not use up the node's requests.
     pub(super) fn next(&mut self, now: Duration) -> Option<Request> {
         self.known.retain(|_, known| now.saturating_sub(known.written) < KNOWN_FOR);
         if !self.requests.has_one(REQUESTED_EVERY, now) {

@@ -16,7 +16,7 @@ pub(super) struct Requestable {
 
 impl Requestable {
     /// What engines of pods can have on a machine whose GPU shares the memory of the CPUs, those
-    /// that run included, in MiB and whole GiB: the scheduler subtracts what running pods have
+    /// that run included, in MiB and whole GiB. The scheduler subtracts what running pods have
     /// requested. `None`: not known now, or the GPUs have memory of their own.
     ///
     /// It is all memory without the reserve and without what others have. So an engine that loads

@@ -102,7 +102,7 @@ fn explain(error: &io::Error, user: u32) -> io::Error {
     io::Error::new(error.kind(), why)
 }
 
-/// Opens the socket without following a link: a user may make one that leads to any other socket.
+/// Opens the socket without following a link. A user may make one that leads to any other socket.
 /// openat2(2) would do it in one call, but `RestrictSUIDSGID=` of the packaged unit refuses it.
 fn open_socket(user: u32, folder: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -145,7 +145,7 @@ fn opening() -> MutexGuard<'static, BTreeMap<u32, usize>> {
     OPENING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens the socket on another thread: a user may have a file system of their own over the folder
+/// Opens the socket on another thread. A user may have a file system of their own over the folder
 /// (FUSE), which never responds, and one thread serves the systemds of all users.
 async fn open_apart(user: u32, folder: &Path) -> io::Result<OwnedFd> {
     let opening = Opening::begin(user)?;

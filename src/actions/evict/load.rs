@@ -124,7 +124,7 @@ pub(super) struct TrackedLoad {
     /// Something comes into memory that no tracked process was seen to hold.
     is_news: bool,
     /// Chunks with nothing but shadow entries, which the kernel leaves where it has reclaimed
-    /// pages: each costs a later sample at least as much as a page.
+    /// pages. Each costs a later sample at least as much as a page.
     marked: Vec<ChunkId>,
 }
 

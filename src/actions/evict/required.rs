@@ -15,7 +15,7 @@ use crate::model::{EngineTarget, Target};
 use crate::sys::free_memory::FreeMemory;
 
 /// The engine may allocate this part of all memory at once after the last read: its KV cache. An
-/// eighth was too little: of four loads of 23.5 GiB by the safetensors library on as much memory,
+/// eighth was too little. Of four loads of 23.5 GiB by the safetensors library on as much memory,
 /// whose pages of 4 KiB go slowly, two met direct reclaim. More rounds do not help: there, 4.6 GiB
 /// of KV cache were allocated between two rounds 20 ms apart.
 const KV_CACHE_PART: u64 = 2;
@@ -24,7 +24,7 @@ const KV_CACHE_PART: u64 = 2;
 /// those of a smaller model at once.
 const READING_PART: u64 = 4;
 
-/// This part of all memory is much to read: at 5 GiB/s it takes 1.5 s on 121 GiB, in which all
+/// This part of all memory is much to read. At 5 GiB/s it takes 1.5 s on 121 GiB, in which all
 /// mapped pages can go.
 const MUCH_TO_READ_PART: u64 = 16;
 

@@ -22,14 +22,14 @@ use crate::model::{
 /// The time between two rounds while the engine reads fast.
 const SOONEST: Duration = Duration::from_millis(10);
 
-/// The time between two rounds while it reads slowly, or not at all: a flood of 4 GiB/s that begins
+/// The time between two rounds while it reads slowly, or not at all. A flood of 4 GiB/s that begins
 /// right after a round has brought 80 MiB by the next.
 const LATEST: Duration = Duration::from_millis(20);
 
 /// The same while it goes on reading and much is free: its speed is known, and each round costs.
 const STEADY: Duration = Duration::from_millis(100);
 
-/// After a read has begun, rounds are [`SOONEST`] apart for this time: its speed is not known yet,
+/// After a read has begun, rounds are [`SOONEST`] apart for this time. Its speed is not known yet,
 /// and what a flood has brought must be found before the next round.
 const BEGINS_FOR: Duration = Duration::from_millis(50);
 

@@ -12,7 +12,7 @@ use super::files::{MOST_FILES, ModelFile, ModelFileSearch};
 use super::index::{IndexListing, listing_of};
 use crate::model::ReadOrder;
 
-/// So many steps from a shard to the one of the next number show that an engine goes by numbers: of
+/// So many steps from a shard to the one of the next number show that an engine goes by numbers. Of
 /// 12 shards in another order, fewer than one in a hundred begin so.
 const TELLING_STEPS: u32 = 2;
 

@@ -24,7 +24,7 @@ pub(super) enum ContainerEndRequest {
     Stop(Duration),
 }
 
-/// Asks for the end of a container, with a time limit for the response: a Docker that waits for
+/// Asks for the end of a container, with a time limit for the response. A Docker that waits for
 /// memory must not delay the signals that need none. An error names the socket.
 pub(super) fn end(
     docker: Docker,

@@ -45,7 +45,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(6);
 /// The wait for the container runtime before SIGTERM.
 const KEEPER_ASKS_WITHIN: Duration = Duration::from_millis(500);
 
-/// The same before SIGKILL: memory may be used up in a third of a second, and a container runtime
+/// The same before SIGKILL. Memory may be used up in a third of a second, and a container runtime
 /// that waits for memory does not respond. It has the request by then.
 const KEEPER_KILLS_WITHIN: Duration = Duration::from_millis(150);
 

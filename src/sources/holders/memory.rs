@@ -34,7 +34,7 @@ const SMALLER: &str = "smaller ones";
 const MOST_LISTED: usize = 128;
 
 /// A pipe holds at most 1 MiB unless root has raised that (pipe(7)), and a TCP socket 10 MiB by
-/// default (tcp(7)): fewer of one process are examined only while memory falls.
+/// default (tcp(7)). Fewer of one process are examined only while memory falls.
 const MANY: usize = 64;
 
 /// Bytes in pipes and sockets of one process.

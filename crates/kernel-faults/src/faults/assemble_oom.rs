@@ -269,7 +269,7 @@ impl EventAssembler {
     }
 
     /// The open trace that an `oom-kill:` line fits best. Of equals the latest, unless an earlier
-    /// one was seen since: the kernel runs one trace at a time, so the earlier one has lost its
+    /// one was seen since. The kernel runs one trace at a time, so the earlier one has lost its
     /// end.
     fn best_for_summary(&self, summary: Option<&Summary>, line: &KernelLine<'_>) -> Option<usize> {
         let fitting: Vec<(usize, i32)> = self
@@ -395,7 +395,7 @@ impl EventAssembler {
         fitting.max().map(|(_, at)| at)
     }
 
-    /// Whether the kill was reported already: the kernel names the first victim of a group twice,
+    /// Whether the kill was reported already. The kernel names the first victim of a group twice,
     /// and logs that are merged from several sources repeat lines.
     fn is_repeated(&self, killed: &Killed<'_>, text: &str) -> bool {
         self.killed.iter().any(|earlier| {

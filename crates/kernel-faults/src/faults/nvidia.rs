@@ -160,7 +160,7 @@ fn split_location(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Whether a mapping found no address in BAR1 or BAR2, the windows of the CPU on a GPU's memory
-/// (open-gpu-kernel-modules, issues 1132 and 1187): memory is not short.
+/// (open-gpu-kernel-modules, issues 1132 and 1187). Memory is not short.
 fn is_address_space(expression: &str, location: Option<&str>) -> bool {
     const NAMES: [&str; 7] =
         ["pReuseMappingDb", "kbusMap", "kbusUpdateRmAperture", "Bar1", "BAR1", "Bar2", "BAR2"];

@@ -26,7 +26,7 @@ pub const KEYS: [&str; 7] =
 /// One action a minute on average: three rules at their own default budgets, and no more.
 pub const DEFAULT_BUDGET: AtMost = AtMost { times: 60, per: Duration::from_secs(3_600) };
 
-/// What has not helped three times in a row will not help the fourth time either; an hour later the
+/// What has not helped three times in a row will not help the fourth time either. An hour later the
 /// machine may be doing something else.
 pub const DEFAULT_BREAKER: BreakerLimit =
     BreakerLimit { misses: 3, reset_after: Some(Duration::from_secs(3_600)) };

@@ -33,7 +33,7 @@ impl Event {
     }
 
     /// Whether only syslog(2) shows it. A newline within a record begins a line of its own there,
-    /// and unprivileged users can have one written: such an event may be forged, and nothing that
+    /// and unprivileged users can have one written. Such an event may be forged, and nothing that
     /// acts may follow from it.
     pub fn is_claimed(&self) -> bool {
         self.is_kernel() && self.seq.is_some_and(|seq| seq >= SYSLOG_SEQ_BASE)

@@ -225,8 +225,8 @@ impl Counters {
         cell
     }
 
-    /// Gives the place of a series that was retired to another one of the same metric, which is
-    /// new and starts at 0: names that others choose are without number.
+    /// Gives the place of a series that was retired to another one of the same metric, which is new
+    /// and starts at 0. Names that others choose are without number.
     pub(super) fn reuse(&mut self, cell: Cell, store: &mut SeriesStore, key: &SeriesKey) {
         let Some((id, _)) = self.cells.get(cell.0).copied() else { return };
         if let Some(old) = store.key(id) {

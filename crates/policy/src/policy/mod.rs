@@ -255,9 +255,9 @@ impl Policy {
         self.received.set_forget_after(forget_after);
     }
 
-    /// Takes other rules, and returns the alerts that end with the old ones. The state
-    /// of an unchanged rule is kept; budgets and cooldowns are kept by name even where the rule
-    /// has changed, so that a reload resets no guard rail.
+    /// Takes other rules, and returns the alerts that end with the old ones. The state of an
+    /// unchanged rule is kept. Budgets and cooldowns are kept by name even where the rule has
+    /// changed, so that a reload resets no guard rail.
     pub fn replace_rules(&mut self, at: Moment, mode: Mode, rules: &RuleSet) -> Vec<AlertChange> {
         self.mode = mode;
         self.guard.replace_rails(&rules.guard_rails, rules.own_rails());
@@ -301,7 +301,7 @@ impl Policy {
 
     /// Takes in what was seen since the last step and returns what to do about it.
     ///
-    /// Nothing is published or evaluated before the first sample of memory: the counters begin with
+    /// Nothing is published or evaluated before the first sample of memory. The counters begin with
     /// the backlog of the kernel log at a first start, which is no burst.
     pub fn step(&mut self, at: Moment, seen: &[Observation]) -> Step {
         let step = self.advance(at, seen);

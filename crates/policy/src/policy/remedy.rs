@@ -318,7 +318,7 @@ impl RemedyState {
         }
     }
 
-    /// A setting that was made for as long as the alert lasts does not end it: without an aim of
+    /// A setting that was made for as long as the alert lasts does not end it. Without an aim of
     /// its own it is not checked, and the next step follows.
     fn go_on(&mut self, case: &Case<'_>, step: usize, context: &mut Context<'_>) {
         if step + 1 < case.remedy.steps.len() {
@@ -418,9 +418,9 @@ impl RemedyState {
     }
 }
 
-/// The next step and how many before it are passed, as far as those are in force. The report
-/// that a step was not done may come late, after its rule has changed or its outcome was given up:
-/// then that step is next again, and later ones follow only after it.
+/// The next step and how many before it are passed, as far as those are in force. The report that a
+/// step was not done may come late, after its rule has changed or its outcome was given up. Then
+/// that step is next again, and later ones follow only after it.
 fn still_passed(
     case: &Case<'_>,
     (step, passed): (usize, usize),

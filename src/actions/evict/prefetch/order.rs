@@ -7,7 +7,7 @@ use crate::actions::evict::ledger::ChunkId;
 /// Of the newest steps, this part at least must be alike: 7 of 8.
 const ALIKE: (u32, u32) = (7, 8);
 
-/// Ranks that share a file are at most so many chunks apart: each takes its slice of a tensor, and
+/// Ranks that share a file are at most so many chunks apart. Each takes its slice of a tensor, and
 /// half of the largest one of most models has less than 512 MiB.
 pub(super) const APART: usize = 32;
 
@@ -74,7 +74,7 @@ impl Order {
         }
     }
 
-    /// The same of a file that several processes read, each its part: their chunks are in no order,
+    /// The same of a file that several processes read, each its part. Their chunks are in no order,
     /// but near one another, and all of them together are read as a whole. Returns the farthest
     /// chunk if it is a new one. `was_whole`: whether all readers together have read a chunk.
     pub(super) fn begins_shared(

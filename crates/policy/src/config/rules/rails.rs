@@ -11,7 +11,7 @@ use crate::policy::guard::{
     AtMost, ByEngine, DEFAULT_APPROVAL_EXPIRES, LONGEST_APPROVAL_EXPIRES, Rails,
 };
 
-/// A round of steps has been tried by then and its effect is over: a dip comes back within seconds,
+/// A round of steps has been tried by then and its effect is over. A dip comes back within seconds,
 /// and a driver that gives memory back does so in 2 to 5 s.
 const DEFAULT_COOLDOWN: Duration = Duration::from_secs(30);
 

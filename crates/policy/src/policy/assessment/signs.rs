@@ -10,7 +10,7 @@ use crate::model::{
 };
 
 /// So long a process waits in the kernel that is no longer just at work, and so long the driver
-/// does not answer: the kernel itself calls a task hung after 120 s, wedges last for minutes to
+/// does not answer. The kernel itself calls a task hung after 120 s, wedges last for minutes to
 /// hours, and a GPU reset ends within seconds.
 const LONG: Duration = Duration::from_secs(60);
 

@@ -27,7 +27,7 @@ use crate::model::{
     Reading, Rejection, Schema, SeriesKey, Wanted, series_of_node,
 };
 
-/// Requested of each node even if no rule reads them: people see them, and they distinguish a
+/// Requested of each node even if no rule reads them. People see them, and they distinguish a
 /// series that is absent there from an unknown one.
 const ALWAYS_WANTED: [&str; 8] =
     [TOTAL, AVAILABLE, HEALTH, "uma_scrape_collector_success", START, ENDED, CLAIMED, ACTED];

@@ -373,7 +373,7 @@ fn is_ended_by_hand(death: &Circumstances<'_>, killer: &Killer) -> bool {
         && death.exit.signal() == Some(*signal)
 }
 
-/// Whether earlyoom may have sent the SIGTERM: by default it does below a tenth of memory and of
+/// Whether earlyoom may have sent the SIGTERM. By default it does below a tenth of memory and of
 /// swap, and the daemon does not read its journal. A tenth of the swap of DGX OS (16 GB) is less
 /// than 1/64 of its memory.
 fn is_memory_short(memory: &DeathMemory) -> bool {

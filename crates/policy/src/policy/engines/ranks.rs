@@ -45,7 +45,7 @@ pub(in crate::policy) struct OtherRanks {
 /// What ranks have in common: their meeting place, and the number of their user.
 type GangKey = (Arc<str>, Arc<str>);
 
-/// The node of a rank, its number, and the start of its server: an engine may be renamed, and two
+/// The node of a rank, its number, and the start of its server. An engine may be renamed, and two
 /// ranks of a node may start within the same hundredth of a second.
 type RankId = (Arc<str>, Arc<str>, Duration);
 
@@ -226,8 +226,8 @@ impl Ranks {
 }
 
 impl Engines {
-    /// An engine as a target if a rank of it on another node has ended, or its server on this one:
-    /// nothing of it serves any more.
+    /// An engine as a target if a rank of it on another node has ended, or its server on this one.
+    /// Nothing of it serves any more.
     pub(in crate::policy) fn without_its_gang(&self, name: &str) -> Option<EngineTarget> {
         let (life, _) = self.lives.get(name)?;
         let own = self.ranks.own.get(name).filter(|own| own.is_lost(life));

@@ -22,7 +22,7 @@ enum Chip {
 /// GPUs that share the CPUs' memory, by a part of their names in NVML.
 const UNIFIED_NAMES: [&str; 5] = ["GB10", "Orin", "Thor", "Xavier", "Tegra"];
 
-/// Chips that share the CPUs' memory and yet report a little of their own: an N1X with 54 GiB
+/// Chips that share the CPUs' memory and yet report a little of their own. An N1X with 54 GiB
 /// reports 8,128 MiB (reports of September 2026). How engines are to be sized there is not known.
 const DOUBTFUL_NAMES: [&str; 2] = ["N1X", "RTX Spark"];
 
