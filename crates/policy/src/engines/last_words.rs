@@ -5,6 +5,8 @@ mod reason;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+
 use super::ENGINES;
 use crate::model::ExitStatus;
 use crate::parse::process::{MAX_TEXT, printable};
@@ -37,18 +39,70 @@ impl LastWords {
     }
 }
 
-/// A part of a line, and its meaning. `*` is any text, and `$` the end of the line. The first word
-/// of a phrase does not begin within a word of the line.
+/// A part of a line, and its meaning. `*` is any text, `^` the beginning of the line, `$` its end.
+/// The first word of a phrase does not begin within a word of the line.
 pub(super) type Phrase = (&'static str, Reason);
 
-/// Lines that engines log while they go on.
-const SURVIVED: [&str; 6] = [
+/// Lines without a reason: of engines that go on or try again, and of a port that is in use.
+const WITHOUT_REASON: [&str; 10] = [
     "KV cache pool is full. Retract requests",
     "is preempted by",
     "may not be an issue",
     "failed to mlock",
     "out of resource: shared memory",
     "falling back to",
+    "trying with fallback",
+    "retrying",
+    "be retried",
+    "EADDRINUSE",
+];
+
+/// Words that make the rest of their sentence advice, or a line of code in a traceback.
+const ADVISES: [&str; 12] = [
+    "If ",
+    "if ",
+    "avoid ",
+    "prevent ",
+    "in case of ",
+    "may ",
+    "might ",
+    "can cause ",
+    "can lead to ",
+    "could cause ",
+    "could lead to ",
+    "except ",
+];
+
+/// Words behind which a line has the text of a request, or of its response.
+const QUOTES: [&str; 13] = [
+    "Received request ",
+    "GenerateReqInput(",
+    "prompt: '",
+    "prompt: \"",
+    "prompt=",
+    "\"prompt\":",
+    "'prompt':",
+    "inputs=",
+    "\"inputs\":",
+    "\"content\":",
+    "'content':",
+    "\"messages\":",
+    "'messages':",
+];
+
+/// Words before the exit code of a process, in lines of supervisors, shells, Go and Python.
+const EXITS: [&str; 6] =
+    ["exited with code ", "exit code ", "exit code: ", "exit status ", "exitcode: ", "exitcode="];
+
+/// Phrases of shells, supervisors, Python and torch for a process that SIGKILL has ended.
+const KILLED: [&str; 7] = [
+    "^Killed$",
+    "]+  Killed",
+    ": line *Killed",
+    "terminated with signal SIGKILL",
+    "terminated by SIGKILL",
+    "died with <Signals.SIGKILL",
+    "Signal 9 (SIGKILL) received by PID",
 ];
 
 /// Parts of lines of libraries, which any engine may log.
@@ -58,25 +112,28 @@ const PHRASES: &[Phrase] = &[
     ("HIP out of memory", Reason::OutOfMemory),
     ("torch.OutOfMemoryError", Reason::OutOfMemory),
     ("torch.cuda.OutOfMemoryError", Reason::OutOfMemory),
+    ("CUDA*: out of memory", Reason::OutOfMemory),
+    ("Cuda*: out of memory", Reason::OutOfMemory),
+    ("cuda*: out of memory", Reason::OutOfMemory),
+    ("cuMem*: out of memory", Reason::OutOfMemory),
     ("CUDA error*out of memory", Reason::OutOfMemory),
-    ("CUDA Error*out of memory", Reason::OutOfMemory),
-    ("CUDA driver error*out of memory", Reason::OutOfMemory),
-    ("Triton Error [CUDA]: out of memory", Reason::OutOfMemory),
-    ("CUresult error: 2 (out of memory)", Reason::OutOfMemory),
+    ("CUDA failed with error out of memory", Reason::OutOfMemory),
+    ("error: 2 (out of memory)", Reason::OutOfMemory),
     ("ErrorOutOfDeviceMemory", Reason::OutOfMemory),
+    ("vk::OutOfDeviceMemoryError", Reason::OutOfMemory),
     ("Cuda Runtime (out of memory)", Reason::OutOfMemory),
-    ("cudaError error: 2 (out of memory)", Reason::OutOfMemory),
-    ("CUDA runtime error*out of memory", Reason::OutOfMemory),
     ("CUDA error*the resource allocation failed", Reason::OutOfMemory),
     ("Cuda failure*out of memory", Reason::OutOfMemory),
+    ("Failed to CUDA malloc", Reason::OutOfMemory),
     ("Failed to CUDA calloc", Reason::OutOfMemory),
     ("Failed to CUDA host alloc", Reason::OutOfMemory),
     ("CUDA_ERROR_OUT_OF_MEMORY", Reason::OutOfMemory),
     ("cudaErrorMemoryAllocation", Reason::OutOfMemory),
-    ("cudaMalloc*failed*out of memory", Reason::OutOfMemory),
-    ("cudaMalloc*: out of memory", Reason::OutOfMemory),
-    ("cuMem*out of memory", Reason::OutOfMemory),
+    ("XPU out of memory", Reason::OutOfMemory),
+    ("RESOURCE_EXHAUSTED: Out of memory", Reason::OutOfMemory),
     ("CUBLAS_STATUS_ALLOC_FAILED", Reason::OutOfMemory),
+    // A handle of cuBLAS cannot be created for want of memory.
+    ("CUBLAS_STATUS_NOT_INITIALIZED*cublasCreate", Reason::OutOfMemory),
     ("CUDNN_STATUS_ALLOC_FAILED", Reason::OutOfMemory),
     ("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", Reason::OutOfMemory),
     ("CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", Reason::HostOutOfMemory),
@@ -93,10 +150,11 @@ const PHRASES: &[Phrase] = &[
     ("Unable to allocate*for an array with shape", Reason::HostOutOfMemory),
     ("DefaultCPUAllocator: *memory", Reason::HostOutOfMemory),
     ("memory allocation of*bytes failed", Reason::HostOutOfMemory),
-    ("fatal error: runtime: out of memory", Reason::HostOutOfMemory),
+    ("runtime: out of memory", Reason::HostOutOfMemory),
     ("runtime: cannot allocate memory", Reason::HostOutOfMemory),
     ("Cannot allocate memory", Reason::HostOutOfMemory),
-    ("ibv_reg_mr*Cannot allocate memory", Reason::LockedMemoryLimit),
+    ("JavaScript heap out of memory", Reason::HostOutOfMemory),
+    ("ibv_*Cannot allocate memory", Reason::LockedMemoryLimit),
     ("Failed to register memory*Cannot allocate memory", Reason::LockedMemoryLimit),
     // Compilers of kernels.
     ("Killed signal terminated program", Reason::HostOutOfMemory),
@@ -106,8 +164,15 @@ const PHRASES: &[Phrase] = &[
     ("Fatal Python error: Bus error", Reason::BusError),
     ("Bus error (core dumped)", Reason::BusError),
     (": line *Bus error", Reason::BusError),
-    (": line *Killed", Reason::WorkerDied),
+    ("SIGBUS received at", Reason::BusError),
+    ("SIGBUS: bus error", Reason::BusError),
+    ("Signal: Bus error", Reason::BusError),
+    (": line *Aborted", Reason::WorkerDied),
     (": line *Segmentation fault", Reason::WorkerDied),
+    ("Aborted (core dumped)", Reason::WorkerDied),
+    ("Segmentation fault (core dumped)", Reason::WorkerDied),
+    ("Fatal Python error: ", Reason::WorkerDied),
+    ("A worker process managed by the executor was unexpectedly", Reason::WorkerDied),
     ("BrokenProcessPool", Reason::WorkerDied),
     ("mpirun noticed*exited on signal", Reason::WorkerDied),
     ("prterun noticed*exited on signal", Reason::WorkerDied),
@@ -120,13 +185,15 @@ const PHRASES: &[Phrase] = &[
     ("Error while creating shared memory segment", Reason::SharedMemoryFull),
     ("insufficient shared memory", Reason::SharedMemoryFull),
     ("out of shared memory", Reason::SharedMemoryFull),
+    ("object store size*exceeds /dev/shm size", Reason::SharedMemoryFull),
     ("Unexpected bus error encountered in worker", Reason::SharedMemoryFull),
     // Ray.
     ("ray.exceptions.OutOfMemoryError", Reason::RayMemoryMonitor),
     ("killed due to the node running low on memory", Reason::RayMemoryMonitor),
     ("killed due to memory pressure (OOM)", Reason::RayMemoryMonitor),
     ("RayOutOfMemoryError", Reason::RayMemoryMonitor),
-    ("Ray killed this worker", Reason::RayMemoryMonitor),
+    ("Ray killed*worker", Reason::RayMemoryMonitor),
+    ("OOM kill reason:", Reason::RayMemoryMonitor),
     ("Node memory usage above threshold", Reason::RayMemoryMonitor),
     ("Killing worker with*to free up memory", Reason::RayMemoryMonitor),
     ("which exceeds the memory usage threshold of", Reason::RayMemoryMonitor),
@@ -138,6 +205,7 @@ const PHRASES: &[Phrase] = &[
     ("The actor died because its node has died", Reason::PeerLost),
     ("The actor is dead because its", Reason::PeerLost),
     ("ray.exceptions.ActorDiedError", Reason::PeerLost),
+    ("ray.exceptions.ActorUnavailableError", Reason::PeerLost),
     ("ray.exceptions.RayActorError", Reason::PeerLost),
     ("ray.exceptions.NodeDiedError", Reason::PeerLost),
     ("ray.exceptions.WorkerCrashedError", Reason::PeerLost),
@@ -148,6 +216,7 @@ const PHRASES: &[Phrase] = &[
     ("Connection closed by peer", Reason::PeerLost),
     ("Connection closed by remote peer", Reason::PeerLost),
     ("gloo*Connection reset by peer", Reason::PeerLost),
+    ("gloo*Broken pipe", Reason::PeerLost),
     ("gloo*Timed out waiting", Reason::PeerLost),
     ("ncclRemoteError", Reason::PeerLost),
     ("remote process exited or there was a network error", Reason::PeerLost),
@@ -155,6 +224,7 @@ const PHRASES: &[Phrase] = &[
     ("NET/IB*Got completion", Reason::PeerLost),
     ("Transport retry count exceeded", Reason::PeerLost),
     ("socketStartConnect: Connect to*failed", Reason::PeerLost),
+    ("exceeded error retry count", Reason::PeerLost),
     ("dump signal due to a collective timeout", Reason::PeerLost),
     ("ProcessGroupNCCL's watchdog got stuck", Reason::PeerLost),
     ("Some NCCL operations have failed or timed out", Reason::PeerLost),
@@ -172,44 +242,80 @@ const PHRASES: &[Phrase] = &[
     ("torch.distributed.DistBackendError", Reason::GaveUp),
     ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", Reason::GaveUp),
     ("unhandled cuda error", Reason::GaveUp),
+    ("unhandled system error", Reason::GaveUp),
     ("ncclUnhandledCudaError", Reason::GaveUp),
+    ("hit an exception: Traceback", Reason::GaveUp),
     ("MPI_ABORT was invoked", Reason::GaveUp),
 ];
 
 /// Reads one line of the log of any engine.
 pub fn last_words(line: &str) -> Option<LastWords> {
-    let line = cut(line).trim_end();
+    let plain = without_colours(cut(line));
+    let line = own_words(&plain).trim_end();
     if let Some(died) = ENGINES.iter().find_map(|facts| (facts.worker_died)(line)) {
         return Some(died);
     }
-    if SURVIVED.iter().any(|phrase| line.contains(phrase)) {
+    if WITHOUT_REASON.iter().any(|phrase| line.contains(phrase)) {
         return None;
     }
     let phrases = ENGINES.iter().flat_map(|facts| facts.last_words).chain(PHRASES);
-    let found = phrases.filter(|(phrase, _)| is_in(phrase, line)).map(|(_, reason)| *reason);
-    found.min().map(LastWords::Because)
+    let is_logged =
+        |phrase: &str| text_before(phrase, line).is_some_and(|before| !is_advice(before));
+    let found = phrases.filter(|(phrase, _)| is_logged(phrase)).map(|(_, reason)| *reason);
+    found.min().map(LastWords::Because).or_else(|| killed_process(line))
 }
 
-/// Whether a line has a phrase of a table.
-fn is_in(phrase: &str, line: &str) -> bool {
-    let (phrase, is_end) = match phrase.strip_suffix('$') {
-        Some(phrase) => (phrase, true),
-        None => (phrase, false),
-    };
-    let mut parts = phrase.split('*');
+/// The line without the colours of a terminal, such as `ESC[31m`, which stand before its words.
+fn without_colours(line: &str) -> Cow<'_, str> {
+    let mut parts = line.split("\u{1b}[");
     let first = parts.next().unwrap_or_default();
-    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    let is_whole = |at: usize| {
-        let before = at.checked_sub(1).and_then(|at| line.as_bytes().get(at));
-        !first.as_bytes().first().copied().is_some_and(is_word)
-            || !before.copied().is_some_and(is_word)
+    parts.fold(Cow::Borrowed(first), |plain, part| {
+        let rest = part.trim_start_matches(|next: char| next.is_ascii_digit() || next == ';');
+        plain + rest.strip_prefix('m').unwrap_or(rest)
+    })
+}
+
+/// The line up to the text of a request, which may contain anything.
+fn own_words(line: &str) -> &str {
+    let quotes = QUOTES.iter().filter_map(|quote| Some(line.split_once(*quote)?.0));
+    quotes.min_by_key(|own| own.len()).unwrap_or(line)
+}
+
+/// Whether the text before a phrase makes the phrase advice.
+fn is_advice(text: &str) -> bool {
+    let sentence = text.rsplit(". ").next().unwrap_or_default();
+    let sentence = sentence.rsplit(": ").next().unwrap_or_default();
+    ADVISES.iter().any(|words| text_before(words, sentence).is_some())
+}
+
+/// A process, without its name, that SIGKILL or a fault of its own has ended: 137, 134, -9.
+fn killed_process(line: &str) -> Option<LastWords> {
+    let of_code = |words: &&str| python_status(line.split_once(*words)?.1)?.signal();
+    let is_killed = KILLED.iter().any(|phrase| text_before(phrase, line).is_some());
+    let mut signals = EXITS.iter().filter_map(of_code).chain(is_killed.then_some(9));
+    let signal = signals.find(|signal| matches!(signal, 4..=9 | 11))?;
+    let status = ExitStatus::Signal { signal };
+    Some(LastWords::WorkerDied { worker: "process".to_owned(), pid: None, status })
+}
+
+/// The text before a phrase of a table, if the line has that phrase.
+fn text_before<'l>(phrase: &str, line: &'l str) -> Option<&'l str> {
+    let begin = phrase.strip_prefix('^');
+    let phrase = begin.unwrap_or(phrase);
+    let end = phrase.strip_suffix('$');
+    let mut parts = end.unwrap_or(phrase).split('*');
+    let first = parts.next().unwrap_or_default();
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let is_whole = |before: &str| {
+        let is_within = before.as_bytes().last().is_some_and(is_word);
+        !is_within || !first.as_bytes().first().is_some_and(is_word)
     };
-    let begins = line.match_indices(first).find(|(at, _)| is_whole(*at));
-    let Some(rest) = begins.and_then(|(at, found)| line.get(at + found.len()..)) else {
-        return false;
-    };
-    let rest = parts.try_fold(rest, |rest, part| rest.split_once(part).map(|(_, rest)| rest));
-    rest.is_some_and(|rest| !is_end || rest.is_empty())
+    let mut places = line.match_indices(first).filter_map(|(at, _)| line.split_at_checked(at));
+    let fits = |before: &str| is_whole(before) && (begin.is_none() || before.is_empty());
+    let (before, found) = places.find(|(before, _)| fits(before))?;
+    let rest = found.get(first.len()..)?;
+    let rest = parts.try_fold(rest, |rest, part| rest.split_once(part).map(|(_, rest)| rest))?;
+    (end.is_none() || rest.is_empty()).then_some(before)
 }
 
 fn cut(line: &str) -> &str {

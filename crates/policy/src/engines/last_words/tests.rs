@@ -49,13 +49,31 @@ fn ends_of_workers_have_name_and_status() {
             "error=\"llama runner process has terminated: signal: aborted (core dumped)\"",
             died("llama runner", None, 6),
         ),
+        ("Killed", died("process", None, 9)),
+        ("vllm-1 exited with code 137", died("process", None, 9)),
+        ("/run.sh: line 4: 22 Killed            vllm serve /m", died("process", None, 9)),
+        ("failed (exitcode: -11) local_rank: 0 (pid: 1234)", died("process", None, 11)),
+        ("Subprocess a b (pid=4711) crashed with exit code -9.", died("process", None, 9)),
+        ("llama runner terminated: exit status 143", None),
         ("Subprocess scheduler_0 (pid=4711) was started", None),
-        ("Subprocess a b (pid=4711) crashed with exit code -9.", None),
         ("Subprocess s (pid=1) crashed with exit code -99999999999.", None),
     ];
     for (line, expected) in table {
         assert_eq!(last_words(line), expected, "{line}");
     }
+}
+
+/// In TGI's log each word has its own colour.
+#[test]
+fn colours_before_and_within_a_phrase_do_not_hide_it() {
+    for line in [
+        "\u{1b}[1;36m(EngineCore pid=1)\u{1b}[0;0m \u{1b}[31mCUDA out of memory\u{1b}[0m. Tried",
+        "\u{1b}[31mERROR\u{1b}[0m \u{1b}[2mCUDA\u{1b}[0m out of memory\u{1b}[0m",
+        "\u{1b}[31mMemoryError\u{1b}[0m",
+    ] {
+        assert!(last_words(line).is_some(), "{line:?}");
+    }
+    assert_eq!(without_colours("a\u{1b}[1;31mb\u{1b}[0mc\u{1b}[2Jd\u{1b}["), "abcJd");
 }
 
 #[test]
@@ -65,9 +83,11 @@ fn a_phrase_is_whole_and_its_parts_are_in_order() {
         ("a*c", "a b c"),
         ("MemoryError$", "x: MemoryError"),
         ("Cuda failure*out of memory", "Cuda failure 2 'out of memory'"),
+        ("^Killed$", "Killed"),
+        ("KV cache", "theKV cache, KV cache"),
     ];
     for (phrase, line) in holds {
-        assert!(is_in(phrase, line), "{phrase}: {line}");
+        assert!(text_before(phrase, line).is_some(), "{phrase}: {line}");
     }
     let fails = [
         ("KV cache", "theKV cache"),
@@ -75,9 +95,11 @@ fn a_phrase_is_whole_and_its_parts_are_in_order() {
         ("MemoryError$", "MemoryError: x"),
         ("MemoryError$", "OutOfMemoryError"),
         ("MemoryError$", "_MemoryError"),
+        ("^Killed$", "not Killed"),
+        ("^Killed$", "Killed by"),
     ];
     for (phrase, line) in fails {
-        assert!(!is_in(phrase, line), "{phrase}: {line}");
+        assert!(text_before(phrase, line).is_none(), "{phrase}: {line}");
     }
 }
 
