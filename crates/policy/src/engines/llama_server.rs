@@ -44,6 +44,12 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     last_words: &[
         ("unable to allocate CUDA*buffer", Reason::OutOfMemory),
         ("failed to allocate CUDA*buffer", Reason::OutOfMemory),
+        ("unable to allocate Vulkan*buffer", Reason::OutOfMemory),
+        ("failed to allocate Vulkan*buffer", Reason::OutOfMemory),
+        ("unable to allocate ROCm*buffer", Reason::OutOfMemory),
+        ("failed to allocate ROCm*buffer", Reason::OutOfMemory),
+        // Before it named the device.
+        ("unable to allocate backend buffer", Reason::OutOfMemory),
         ("failed to allocate buffer for kv cache", Reason::OutOfMemory),
         ("failed to allocate compute", Reason::OutOfMemory),
         ("unable to allocate CPU*buffer", Reason::HostOutOfMemory),

@@ -3,6 +3,7 @@
 use super::command_line::{ProcessRole, Program};
 use super::emptying::ReclaimMethod;
 use super::facts::{EngineFacts, HealthPath, LoadSource};
+use super::last_words::Reason;
 use super::load::{greatest_share, sum};
 use crate::model::{EngineKind, EngineLoad};
 
@@ -23,6 +24,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
          end, and /sleep ends all requests, serves none until /wakeup, and then takes it again. \
          Start it with a smaller --cache-max-entry-count",
     ),
+    last_words: &[("No enough gpu memory for", Reason::KvCacheTooSmall)],
     takes_less: Some("a lower --cache-max-entry-count or --session-len"),
     images: &["openmmlab/lmdeploy"],
     ..EngineFacts::new(EngineKind::Lmdeploy)

@@ -6,6 +6,7 @@
 
 use super::command_line::{ProcessRole, Program, ServingArguments};
 use super::facts::{EngineFacts, HealthPath};
+use super::last_words::Reason;
 use crate::model::EngineKind;
 
 const HOST: &str = "TABBY_NETWORK_HOST";
@@ -23,6 +24,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     of_variables: |variable| ServingArguments::of_environment(variable, [HOST, PORT, MODEL]),
     // Its /health returns 503 from the first failed request on, for as long as it lives.
     health: &[HealthPath::of("/.well-known/serviceinfo"), HealthPath::of("/health")],
+    last_words: &[("Insufficient VRAM", Reason::OutOfMemory)],
     images: &["ghcr.io/theroyallab/tabbyapi"],
     ..EngineFacts::new(EngineKind::TabbyApi)
 };

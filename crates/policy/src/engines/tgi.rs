@@ -21,6 +21,10 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     last_words: &[
         ("Not enough memory to handle", Reason::KvCacheTooSmall),
         ("Shard process was signaled to shutdown with signal", Reason::WorkerDied),
+        ("Shard*crashed$", Reason::WorkerDied),
+        ("ShardCannotStart", Reason::GaveUp),
+        ("ShardFailed", Reason::GaveUp),
+        ("WebserverFailed", Reason::GaveUp),
     ],
     takes_less: Some("a lower --cuda-memory-fraction or --max-batch-total-tokens"),
     images: &["ghcr.io/huggingface/text-generation-inference"],

@@ -21,7 +21,11 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     model_options: &["--model-repository"],
     health: &[HealthPath::of("/v2/health/ready")],
     gives_back: ReclaimMethod::By(|emptying, _| empty(emptying)),
-    last_words: &[("Stub process*is not healthy", Reason::WorkerDied)],
+    last_words: &[
+        ("Stub process*is not healthy", Reason::WorkerDied),
+        ("stub process exited unexpectedly", Reason::WorkerDied),
+        ("failed to load all models", Reason::GaveUp),
+    ],
     images: &["nvcr.io/nvidia/tritonserver"],
     ..EngineFacts::new(EngineKind::Triton)
 };
