@@ -92,13 +92,18 @@ impl Program<'_> {
     }
 
     /// Whether it only prints its usage or its version.
-    pub(super) fn only_informs(&self) -> bool {
+    fn only_informs(&self) -> bool {
         self.has_any(&["-h", "--help", "-V", "--version"])
+            || self.rest.iter().any(|word| word.starts_with("--help="))
     }
 
     /// Whether its script is in a folder of that name; upper and lower case do not matter.
     pub(super) fn is_in_folder(&self, name: &str) -> bool {
-        let is_its = |part: &str| part.eq_ignore_ascii_case(name);
+        let is_its = |part: &str| {
+            // The folder in an archive of GitHub has the name of a branch, too.
+            let part = part.strip_suffix("-master").or(part.strip_suffix("-main")).unwrap_or(part);
+            part.eq_ignore_ascii_case(name)
+        };
         match self.path.rsplit('/').nth(1) {
             Some(part) if part != "." => is_its(part),
             _ => self.folder.is_some_and(is_its),
@@ -123,24 +128,34 @@ fn program(arguments: &[String]) -> Option<Program<'_>> {
     loop {
         let argument = arguments.get(at)?;
         let rest = arguments.get(at + 1..)?;
-        match argument.as_str() {
-            "-m" if is_python => {
-                let module = rest.first()?;
-                return Some(Program { name: module, path: "", rest: &rest[1..], folder: None });
-            }
+        let Some(letters) = argument.strip_prefix('-') else {
+            return Some(Program { name: base_name(argument), path: argument, rest, folder: None });
+        };
+        // Letters share a dash (`-um MODULE`, `-lc TEXT`), and a value may follow its letter.
+        let takes_value: &[char] = if is_python { &['c', 'm', 'X', 'W'] } else { &['c', 'o', 'O'] };
+        let place = letters.find(takes_value).filter(|_| !letters.starts_with('-'));
+        let option = place.and_then(|place| letters.get(place..)?.split_at_checked(1));
+        match option {
             // What follows is a program's text, and no name.
-            "-c" => return None,
-            "-X" | "-W" => at += 2,
-            option if option.starts_with('-') => at += 1,
-            script => {
-                return Some(Program { name: base_name(script), path: script, rest, folder: None });
+            Some(("c", _)) => return None,
+            Some(("m", "")) => {
+                let (module, rest) = rest.split_first()?;
+                return Some(Program { name: module, path: "", rest, folder: None });
             }
+            Some(("m", module)) => {
+                return Some(Program { name: module, path: "", rest, folder: None });
+            }
+            Some((_, "")) => at += 2,
+            _ => at += 1,
         }
     }
 }
 
+/// The name of a file. Nix puts a script in the place of a program, which it calls `.NAME-wrapped`.
 fn base_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let wrapped = name.strip_prefix('.').and_then(|name| name.strip_suffix("-wrapped"));
+    wrapped.map_or(name, base_name)
 }
 
 /// Kind and role of a process, by its name, its arguments, and the name of its working folder.
@@ -155,6 +170,9 @@ pub fn recognise(
         return Some((facts.kind, ProcessRole::Worker));
     }
     let program = Program { folder, ..program(arguments)? };
+    if program.only_informs() {
+        return None;
+    }
     ENGINES.iter().find_map(|facts| Some((facts.kind, (facts.recognise)(&program)?)))
 }
 

@@ -19,6 +19,5 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
 };
 
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
-    let is_it = program.name == "ds4-server" && !program.only_informs();
-    is_it.then_some(ProcessRole::Server)
+    (program.name == "ds4-server").then_some(ProcessRole::Server)
 }

@@ -55,7 +55,7 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
         "dynamo-run" => takes(program, "in=http") || worker(program).is_some(),
         _ => worker(program).is_some(),
     };
-    (is_it && !program.only_informs()).then_some(ProcessRole::Server)
+    is_it.then_some(ProcessRole::Server)
 }
 
 fn part(program: &Program<'_>) -> EnginePart {

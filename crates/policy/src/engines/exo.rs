@@ -34,9 +34,6 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     });
     // With these, it is a process that a packaged node has started.
     let is_child = program.has_any(&["-c", "--multiprocessing-fork"]);
-    let is_it = matches!(program.name, "exo" | "exo.main")
-        && takes_options
-        && !is_child
-        && !program.only_informs();
+    let is_it = matches!(program.name, "exo" | "exo.main") && takes_options && !is_child;
     is_it.then_some(ProcessRole::Server)
 }

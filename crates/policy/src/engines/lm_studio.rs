@@ -31,5 +31,5 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
         "lm-studio" => !is_helper,
         _ => false,
     };
-    (is_it && !program.only_informs()).then_some(ProcessRole::Server)
+    is_it.then_some(ProcessRole::Server)
 }

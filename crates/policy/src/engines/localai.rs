@@ -56,7 +56,7 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     let is_other = COMMANDS.iter().any(|command| program.has_command(command));
     // A release's file is named `local-ai-v4.9.0-linux-arm64`.
     let is_named = program.name == "local-ai" || program.name.starts_with("local-ai-v");
-    (is_named && !is_other && !program.only_informs()).then_some(ProcessRole::Server)
+    (is_named && !is_other).then_some(ProcessRole::Server)
 }
 
 fn part(program: &Program<'_>) -> EnginePart {

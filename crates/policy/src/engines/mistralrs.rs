@@ -36,7 +36,7 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
         OLD => !program.has_any(&["-i", "--interactive-mode"]),
         _ => false,
     };
-    (is_it && !program.only_informs()).then_some(ProcessRole::Server)
+    is_it.then_some(ProcessRole::Server)
 }
 
 /// `mistralrs-server` has no usual port: without one it serves MCP alone.

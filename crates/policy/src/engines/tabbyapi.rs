@@ -34,6 +34,6 @@ const COMMANDS: [&str; 3] = ["download", "export-openapi", "export-config"];
 
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     let is_script = matches!(program.name, "main.py" | "start.py");
-    let serves = !program.has_any(&COMMANDS) && !program.only_informs();
+    let serves = !program.has_any(&COMMANDS);
     (is_script && serves && program.is_in_folder("tabbyapi")).then_some(ProcessRole::Server)
 }

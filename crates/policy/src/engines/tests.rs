@@ -83,6 +83,22 @@ fn engines_are_recognised_by_every_way_of_starting_them() {
 }
 
 #[test]
+fn engines_are_recognised_behind_options_and_wrappers() {
+    for (line, kind) in [
+        ("/root/.cache/uv/a/x/bin/python /root/.cache/uv/a/x/bin/vllm serve m", Vllm),
+        ("/opt/conda/envs/v/bin/python3.13t -um vllm.entrypoints.openai.api_server", Vllm),
+        ("python3 -mvllm.entrypoints.openai.api_server --model /m", Vllm),
+        ("/nix/store/a/bin/python3.12 /nix/store/b/bin/.vllm-wrapped serve /m", Vllm),
+        ("bash -eo pipefail /opt/bin/vllm serve /m", Vllm),
+        ("/nix/store/b/bin/..ollama-wrapped-wrapped serve", Ollama),
+        ("python3 -s ComfyUI-master/main.py", ComfyUi),
+        ("/usr/bin/python3 /usr/local/bin/trtllm-serve serve /m", TensorRtLlm),
+    ] {
+        assert_eq!(actual(line), Some((kind, ProcessRole::Server)), "{line}");
+    }
+}
+
+#[test]
 fn workers_are_recognised_by_their_titles() {
     for (comm, line, kind) in [
         ("VLLM::EngineCor", "VLLM::EngineCore", Vllm),
@@ -91,7 +107,10 @@ fn workers_are_recognised_by_their_titles() {
         ("ray::RayWorkerW", "ray::RayWorkerWrapper.execute_method", Vllm),
         ("vllm-rs", "/env/vllm/vllm-rs frontend --listen-fd 18 --engine-count 1", Vllm),
         ("sglang::schedul", "sglang::scheduler_TP0", Sglang),
+        ("python3", "VLLM::APIServer_1", Vllm),
+        ("sglang::detoken", "sglang::detokenizer", Sglang),
         ("ollama", "/usr/bin/ollama runner --model /m --port 4", Ollama),
+        ("ollama", "/usr/local/bin/ollama runner --ollama-engine --port 4", Ollama),
         ("text-generation", "text-generation-router --port 80", Tgi),
         ("text-generation", "/opt/py/bin/python /opt/bin/text-generation-server serve /m", Tgi),
     ] {
@@ -163,6 +182,45 @@ fn commands_that_only_mention_an_engine_are_no_engine() {
         "python3 -m",
         "python3",
         "",
+    ] {
+        assert_eq!(actual(line), None, "{line}");
+    }
+}
+
+#[test]
+fn wrappers_clients_and_informing_commands_are_no_engine() {
+    for line in [
+        "bash -lc /app/llama-server",
+        "sh -ec /usr/bin/tritonserver",
+        "python3 -uc /usr/bin/tritonserver",
+        "uv run vllm serve /m",
+        "uvx vllm serve /m",
+        "/usr/bin/tini -- vllm serve /m",
+        "python3 /opt/conda/bin/conda run -n v vllm serve /m",
+        "python3 /env/bin/torchrun --nproc_per_node 2 -m sglang.launch_server",
+        "mpirun -n 2 tritonserver --model-repository /m",
+        "python3 -m pip install vllm",
+        "python3 /usr/bin/pip install vllm serve",
+        "gdb --args llama-server -m /m.gguf",
+        "tail -f vllm.log",
+        "less /srv/llama-server",
+        "ssh spark2 vllm serve /m",
+        "kubectl exec -it p -- vllm serve /m",
+        "llama-swap --config /etc/llama-swap.yaml",
+        "llama-server --version",
+        "vllm serve --help",
+        "vllm serve --help=max-model-len",
+        "trtllm-serve --help",
+        "ollama serve --help",
+        "python3 -m sglang.launch_server -h",
+        "python3 -m sglang_router.launch_router --worker-urls http://a",
+        "python3 /env/bin/open-webui serve",
+        "python3 -m uvicorn open_webui.main:app --port 8080",
+        "python3 -m mlc_llm serve HF://a/b",
+        "python3 /env/bin/xinference-local --host 0.0.0.0",
+        "python3 -m huggingfaceserver --model_id a/b",
+        "python3 /env/bin/comfy launch -- --listen",
+        "python3 /opt/ComfyUI-Manager/main.py",
     ] {
         assert_eq!(actual(line), None, "{line}");
     }

@@ -217,10 +217,8 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
         // vLLM's own Rust frontend. `serve` starts a headless engine, as its child; `frontend`
         // serves for one that runs, and is a child of `vllm serve` where it inherits a listener
         // (github.com/vllm-project/vllm: rust/src/cmd/src/cli.rs, pull/40848). None was run.
-        "vllm-rs" if program.has_command("serve") && !program.only_informs() => {
-            Some(ProcessRole::Server)
-        }
-        "vllm-rs" if program.has_command("frontend") && !program.only_informs() => {
+        "vllm-rs" if program.has_command("serve") => Some(ProcessRole::Server),
+        "vllm-rs" if program.has_command("frontend") => {
             let is_child = option(program.rest, &["--listen-fd"]).is_some();
             Some(if is_child { ProcessRole::Worker } else { ProcessRole::Server })
         }

@@ -51,5 +51,5 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
         }
         _ => false,
     };
-    (serves && has_model && !program.only_informs()).then_some(ProcessRole::Server)
+    (serves && has_model).then_some(ProcessRole::Server)
 }
