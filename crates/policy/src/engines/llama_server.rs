@@ -147,7 +147,14 @@ static LOADERS: &[LoaderRule] = &[
 ];
 
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
-    (program.name == "llama-server").then_some(ProcessRole::Server)
+    let serves = match program.name {
+        "llama-server" => true,
+        // One program for all commands (github.com/ggml-org/llama.cpp/pull/23296).
+        "llama" => program.has_command("serve"),
+        _ => false,
+    };
+    let lists = program.has_any(&["--list-devices", "--cache-list", "-cl", "--completion-bash"]);
+    (serves && !lists).then_some(ProcessRole::Server)
 }
 
 /// Reads its metrics; those of one model where it is a router.

@@ -47,6 +47,8 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
 
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     match (program.name, program.rest.first()?.as_str()) {
+        // Its runners until 0.5.
+        ("ollama_llama_server", _) => Some(ProcessRole::Worker),
         ("ollama", "serve" | "start") => Some(ProcessRole::Server),
         ("ollama", "runner") => Some(ProcessRole::Worker),
         _ => None,

@@ -88,9 +88,11 @@ fn engines_are_recognised_behind_options_and_wrappers() {
         ("/root/.cache/uv/a/x/bin/python /root/.cache/uv/a/x/bin/vllm serve m", Vllm),
         ("/opt/conda/envs/v/bin/python3.13t -um vllm.entrypoints.openai.api_server", Vllm),
         ("python3 -mvllm.entrypoints.openai.api_server --model /m", Vllm),
+        ("python -W ignore -Xdev -I vllm/entrypoints/openai/api_server.py --model /m", Vllm),
         ("/nix/store/a/bin/python3.12 /nix/store/b/bin/.vllm-wrapped serve /m", Vllm),
         ("bash -eo pipefail /opt/bin/vllm serve /m", Vllm),
         ("/nix/store/b/bin/..ollama-wrapped-wrapped serve", Ollama),
+        ("/home/u/.local/bin/llama serve -hf a/b:Q8_0 --port 8081", LlamaServer),
         ("python3 -s ComfyUI-master/main.py", ComfyUi),
         ("/usr/bin/python3 /usr/local/bin/trtllm-serve serve /m", TensorRtLlm),
     ] {
@@ -111,6 +113,7 @@ fn workers_are_recognised_by_their_titles() {
         ("sglang::detoken", "sglang::detokenizer", Sglang),
         ("ollama", "/usr/bin/ollama runner --model /m --port 4", Ollama),
         ("ollama", "/usr/local/bin/ollama runner --ollama-engine --port 4", Ollama),
+        ("ollama_llama_se", "/tmp/ollama1/runners/cuda_v12/ollama_llama_server --model /m", Ollama),
         ("text-generation", "text-generation-router --port 80", Tgi),
         ("text-generation", "/opt/py/bin/python /opt/bin/text-generation-server serve /m", Tgi),
     ] {
@@ -207,7 +210,9 @@ fn wrappers_clients_and_informing_commands_are_no_engine() {
         "ssh spark2 vllm serve /m",
         "kubectl exec -it p -- vllm serve /m",
         "llama-swap --config /etc/llama-swap.yaml",
+        "llama cli -m /m.gguf",
         "llama-server --version",
+        "llama-server --list-devices",
         "vllm serve --help",
         "vllm serve --help=max-model-len",
         "trtllm-serve --help",
@@ -221,6 +226,7 @@ fn wrappers_clients_and_informing_commands_are_no_engine() {
         "python3 -m huggingfaceserver --model_id a/b",
         "python3 /env/bin/comfy launch -- --listen",
         "python3 /opt/ComfyUI-Manager/main.py",
+        "python3 api_server.py --model /m",
     ] {
         assert_eq!(actual(line), None, "{line}");
     }

@@ -214,6 +214,7 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
         "vllm.entrypoints.openai.api_server" | "vllm.entrypoints.api_server" => {
             Some(ProcessRole::Server)
         }
+        "api_server.py" if program.path.contains("vllm/entrypoints/") => Some(ProcessRole::Server),
         // vLLM's own Rust frontend. `serve` starts a headless engine, as its child; `frontend`
         // serves for one that runs, and is a child of `vllm serve` where it inherits a listener
         // (github.com/vllm-project/vllm: rust/src/cmd/src/cli.rs, pull/40848). None was run.
