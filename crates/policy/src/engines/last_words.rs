@@ -95,10 +95,11 @@ const EXITS: [&str; 6] =
     ["exited with code ", "exit code ", "exit code: ", "exit status ", "exitcode: ", "exitcode="];
 
 /// Phrases of shells, supervisors, Python and torch for a process that SIGKILL has ended.
-const KILLED: [&str; 7] = [
+const KILLED: [&str; 8] = [
     "^Killed$",
     "]+  Killed",
     ": line *Killed",
+    "is killed by signal: Killed",
     "terminated with signal SIGKILL",
     "terminated by SIGKILL",
     "died with <Signals.SIGKILL",
@@ -163,12 +164,15 @@ const PHRASES: &[Phrase] = &[
     // Processes, as Python, a shell and MPI call their ends.
     ("Fatal Python error: Bus error", Reason::BusError),
     ("Bus error (core dumped)", Reason::BusError),
+    ("^Bus error$", Reason::BusError),
     (": line *Bus error", Reason::BusError),
     ("SIGBUS received at", Reason::BusError),
     ("SIGBUS: bus error", Reason::BusError),
     ("Signal: Bus error", Reason::BusError),
     (": line *Aborted", Reason::WorkerDied),
     (": line *Segmentation fault", Reason::WorkerDied),
+    ("^Aborted$", Reason::WorkerDied),
+    ("^Segmentation fault$", Reason::WorkerDied),
     ("Aborted (core dumped)", Reason::WorkerDied),
     ("Segmentation fault (core dumped)", Reason::WorkerDied),
     ("Fatal Python error: ", Reason::WorkerDied),
