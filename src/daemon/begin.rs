@@ -407,6 +407,7 @@ fn start_worker(
         procfs: path.procfs.clone(),
         sysfs: path.sysfs.clone(),
         docker: path.docker().to_owned(),
+        user_folders: USER_FOLDERS.into(),
     };
     let start = start_executor(loaded);
     let reboot = RebootExecutor::new(&path.procfs, Bus::system());

@@ -142,6 +142,14 @@ impl Systemd {
         self.call(MANAGER_PATH, MANAGER, "StartUnit", &(name, "replace")).await.map(drop)
     }
 
+    /// Stops a service, without waiting for its end. `Restart=` does not start it again.
+    ///
+    /// # Errors
+    /// There is no response of systemd, or it refuses.
+    pub async fn stop(&self, name: &str) -> Result<(), String> {
+        self.call(MANAGER_PATH, MANAGER, "StopUnit", &(name, "replace")).await.map(drop)
+    }
+
     /// Subscribes to the signals of systemd.
     ///
     /// # Errors

@@ -87,6 +87,7 @@ fn stop_run_by_another_test() {
         procfs: "/proc".into(),
         sysfs: "/sys".into(),
         docker: "/nonexistent".into(),
+        user_folders: "/nonexistent".into(),
     };
     assert_eq!(executor.execute(&act(decision)).result, OutcomeResult::Done);
     assert!(!hog.wait().unwrap().success());

@@ -2,6 +2,7 @@
 
 mod of_users;
 mod services;
+mod stops;
 
 use std::collections::BTreeMap;
 use std::path::Path;

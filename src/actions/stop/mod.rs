@@ -2,14 +2,15 @@
 //!
 //! Every process has a pidfd before any signal is sent, and is a process of the decision or a
 //! descendant of one. Signals go to the processes themselves, since that needs no memory and no
-//! response. The container runtime and the service manager get a request as well, so that they do
-//! not restart the engine, but only if no other process lives in the container or unit.
+//! response. The container runtime and a user's systemd get a request as well, so that they do not
+//! restart the engine, but only if no other process lives in the container or unit.
 
 mod container;
 mod family;
 mod handle;
 #[cfg(test)]
 mod tests;
+mod users_systemd;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -42,7 +43,7 @@ use handle::{HandleError, PidHandle};
 /// a process ends only when its memory is freed.
 const ENDS_WITHIN: Duration = Duration::from_secs(6);
 
-/// The wait for the container runtime before SIGTERM.
+/// The wait for the container runtime, and for a user's systemd, before SIGTERM.
 const KEEPER_ASKS_WITHIN: Duration = Duration::from_millis(500);
 
 /// The same before SIGKILL. Memory may be used up in a third of a second, and a container runtime
@@ -62,6 +63,8 @@ pub struct StopExecutor {
     pub sysfs: PathBuf,
     /// Docker's socket, or that of a server with the same API.
     pub docker: PathBuf,
+    /// Where users have their folders for the time of their sessions.
+    pub user_folders: PathBuf,
 }
 
 impl Executor for StopExecutor {
@@ -77,6 +80,7 @@ impl Executor for StopExecutor {
             procfs: &self.procfs,
             sysfs: &self.sysfs,
             docker: &self.docker,
+            user_folders: &self.user_folders,
             engine,
             grace: Duration::from_millis(*grace_ms),
             unless_free_bytes: *unless_free_bytes,
@@ -102,6 +106,8 @@ pub(super) struct Stop<'a> {
     pub(super) sysfs: &'a Path,
     /// Docker's socket.
     pub(super) docker: &'a Path,
+    /// Where users have their folders for the time of their sessions.
+    pub(super) user_folders: &'a Path,
     /// The engine of the decision.
     pub(super) engine: &'a EngineTarget,
     /// The time between SIGTERM and SIGKILL; zero: only SIGKILL is sent.
@@ -153,7 +159,8 @@ impl StopError {
 }
 
 /// Stops the engine. It is stopped when each of its processes has ended, for any reason. Returns
-/// what may start it again, where that was not prevented.
+/// what may start it again, where that was not prevented, and how to undo a request that outlives
+/// the stop.
 pub(super) fn perform(stop: &Stop<'_>) -> Result<Option<String>, StopError> {
     if let Some(limit) = stop.unless_free_bytes
         && let Some(free) = free_bytes(stop.procfs).filter(|free| *free >= limit)
@@ -170,6 +177,8 @@ pub(super) fn perform(stop: &Stop<'_>) -> Result<Option<String>, StopError> {
     let all = handles.len();
     let mut again = stop.starts_again();
     let mut refused = None;
+    let patience = if stop.grace.is_zero() { KEEPER_KILLS_WITHIN } else { KEEPER_ASKS_WITHIN };
+    stop.ask_users_systemd(&handles, patience, &mut again)?;
     if !stop.grace.is_zero() {
         again = stop.terminate(&handles, &mut refused)?.or(again);
         wait(&mut handles, stop.grace).map_err(StopError::Waiting)?;
@@ -222,7 +231,7 @@ impl Stop<'_> {
         Ok(())
     }
 
-    /// What starts it again whatever is done here.
+    /// What starts it again unless it is asked not to.
     fn starts_again(&self) -> Option<String> {
         if self.engine.proof == Proof::PodContainer {
             return Some(self.kubelet_starts_again());

@@ -64,8 +64,9 @@ fn stop(engine: &EngineTarget, grace: Duration) -> Result<Option<String>, StopEr
 
 fn stopping(engine: &EngineTarget, grace: Duration) -> Stop<'_> {
     let (procfs, sysfs, docker) = (Path::new(PROC), Path::new("/sys"), Path::new("/nowhere"));
-    let has_signalled = Cell::new(false);
-    Stop { procfs, sysfs, docker, engine, grace, unless_free_bytes: None, has_signalled }
+    let (user_folders, has_signalled) = (Path::new("/nowhere"), Cell::new(false));
+    let unless_free_bytes = None;
+    Stop { procfs, sysfs, docker, user_folders, engine, grace, unless_free_bytes, has_signalled }
 }
 
 const LONG: Duration = Duration::from_secs(20);

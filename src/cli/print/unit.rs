@@ -47,8 +47,8 @@ pub(super) enum RemedyGroup {
     Engines,
     /// stop_engine.
     Stop,
-    /// Names, stops and ends of containers of rootless Docker and Podman; deferred restarts of
-    /// users' units.
+    /// Names, stops and ends of containers of rootless Docker and Podman; deferred restarts and
+    /// stops of users' units.
     Rootless,
     /// reboot.
     Reboot,

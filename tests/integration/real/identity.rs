@@ -257,8 +257,12 @@ fn a_process_cannot_get_a_foreign_container_killed_by_claiming_it() {
         for_reboot: None,
     };
     let decision = DecisionRecord { target, ..crate::actions::decision(action) };
-    let mut executor =
-        StopExecutor { procfs: "/proc".into(), sysfs: "/sys".into(), docker: socket };
+    let mut executor = StopExecutor {
+        procfs: "/proc".into(),
+        sysfs: "/sys".into(),
+        docker: socket,
+        user_folders: "/nowhere".into(),
+    };
     let act = crate::actions::act(decision);
     let done = std::thread::spawn(move || executor.execute(&act).result);
     let mut hog = hog;

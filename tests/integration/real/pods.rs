@@ -457,7 +457,8 @@ fn stop(engine: &Value) -> String {
     let decision = DecisionRecord { target, ..crate::actions::decision(action) };
     assert!(decision.deed().ends_with("; the kubelet starts its container again"), "{decision:?}");
     let (procfs, sysfs, docker) = ("/proc".into(), "/sys".into(), "/nowhere".into());
-    let mut executor = StopExecutor { procfs, sysfs, docker };
+    let user_folders = "/nowhere".into();
+    let mut executor = StopExecutor { procfs, sysfs, docker, user_folders };
     let performed = executor.execute(&crate::actions::act(decision));
     assert_eq!(performed.result, OutcomeResult::Done);
     performed.effect.unwrap().to_string()

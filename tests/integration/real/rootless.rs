@@ -163,7 +163,8 @@ fn stop(user: &User, engine: &Value) {
     let target = Target::Engine(Box::new(target));
     let decision = DecisionRecord { target, ..crate::actions::decision(action) };
     let (procfs, sysfs, docker) = ("/proc".into(), "/sys".into(), "/nowhere".into());
-    let mut executor = StopExecutor { procfs, sysfs, docker };
+    let user_folders = "/nowhere".into();
+    let mut executor = StopExecutor { procfs, sysfs, docker, user_folders };
     let performed = executor.execute(&crate::actions::act(decision));
     assert_eq!((performed.result, performed.effect), (OutcomeResult::Done, None));
     std::thread::sleep(Duration::from_secs(3));

@@ -28,8 +28,12 @@ fn stop(engine: EngineTarget, grace_ms: u64, docker: &str) -> OutcomeResult {
         Action::StopEngine { engine: None, grace_ms, unless_free_bytes: None, for_reboot: None };
     let target = Target::Engine(Box::new(engine));
     let decision = DecisionRecord { target, ..crate::actions::decision(action) };
-    let mut executor =
-        StopExecutor { procfs: "/proc".into(), sysfs: "/sys".into(), docker: docker.into() };
+    let mut executor = StopExecutor {
+        procfs: "/proc".into(),
+        sysfs: "/sys".into(),
+        docker: docker.into(),
+        user_folders: "/nowhere".into(),
+    };
     executor.execute(&crate::actions::act(decision)).result
 }
 

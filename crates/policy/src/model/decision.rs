@@ -406,7 +406,7 @@ impl DecisionRecord {
             }
             (Some(unit), _) => format!("; systemd starts {unit} again if its Restart= says so"),
             (None, Some(UserUnit { user, name })) => {
-                format!("; the systemd of user {user} starts {name} again if its Restart= says so")
+                format!("; the systemd of user {user} is asked not to start {name} again")
             }
             (None, None) => String::new(),
         };

@@ -242,6 +242,12 @@ pub fn user_unit(cgroup: &str) -> Option<(u32, &str)> {
     (user == of_manager && is_service).then_some((user.parse().ok()?, unit))
 }
 
+/// The control group of that service itself: all its processes are in it or below it.
+pub fn group_of_user_unit(cgroup: &str) -> Option<&str> {
+    let ends = cgroup.match_indices('/').map(|(at, _)| at).chain([cgroup.len()]);
+    ends.filter_map(|end| cgroup.get(..end)).find(|path| user_unit(path).is_some())
+}
+
 /// Name prefixes of services that run commands of users.
 const OF_USERS: [&str; 30] = [
     "anacron.",

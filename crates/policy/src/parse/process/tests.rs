@@ -276,6 +276,8 @@ fn a_service_of_a_users_systemd_is_read_with_its_user() {
     ] {
         let path = format!("{manager}{below}");
         assert_eq!(user_unit(&path), unit.map(|unit| (1000, unit)), "{path}");
+        let group = unit.and_then(|unit| Some(path.split_once(unit)?.0.to_owned() + unit));
+        assert_eq!(group_of_user_unit(&path), group.as_deref(), "{path}");
         assert_eq!(system_unit(&path), None, "{path}");
     }
     for other in [
@@ -285,7 +287,7 @@ fn a_service_of_a_users_systemd_is_read_with_its_user() {
         "/user.slice/user-x.slice/user@x.service/vllm.service",
         "/x/user.slice/user-1000.slice/user@1000.service/vllm.service",
     ] {
-        assert_eq!(user_unit(other), None, "{other}");
+        assert_eq!((user_unit(other), group_of_user_unit(other)), (None, None), "{other}");
     }
 }
 

@@ -156,7 +156,7 @@ fn the_decision_has_the_stopped_engine_and_the_growth() {
     let user_unit = Some(UserUnit { user: 1000, name: "vllm.service".into() });
     let engine = EngineTarget { user_unit, ..EngineTarget::from(&seen()) };
     let of_user = DecisionRecord { target: Target::Engine(Box::new(engine)), ..of_system };
-    let again = "; the systemd of user 1000 starts vllm.service again if its Restart= says so";
+    let again = "; the systemd of user 1000 is asked not to start vllm.service again";
     assert_eq!(of_user.deed(), format!("{deed}{again}"));
 }
 
