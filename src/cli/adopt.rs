@@ -55,8 +55,8 @@ pub struct AdoptArguments {
     #[arg(long)]
     json: bool,
 
-    /// Docker's socket [default: DOCKER_HOST=unix://…, which must be the first of the
-    /// configuration; else that of the configuration file, else /run/docker.sock].
+    /// Docker's socket [default: DOCKER_HOST=unix://… or that of Docker's context, which must be
+    /// the first of the configuration; else that of the configuration file, else /run/docker.sock].
     #[arg(long = "path.docker-socket", value_name = "SOCKET")]
     docker_socket: Option<PathBuf>,
 
@@ -165,8 +165,8 @@ fn socket(arguments: &AdoptArguments, settings: &Settings) -> anyhow::Result<Pat
     let of_environment = socket_of_environment().filter(|_| arguments.docker_socket.is_none());
     match of_environment {
         Some(socket) if socket != known => bail!(
-            "DOCKER_HOST names {}, where the daemon restarts nothing: make it the first \
-             path.docker_socket of the configuration, or give --path.docker-socket",
+            "DOCKER_HOST or Docker's context names {}, where the daemon restarts nothing: make it \
+             the first path.docker_socket of the configuration, or give --path.docker-socket",
             socket.display()
         ),
         Some(socket) => Ok(socket),

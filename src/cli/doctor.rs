@@ -47,8 +47,8 @@ pub struct DoctorArguments {
     #[arg(long = "path.kmsg", value_name = "FILE")]
     kmsg: Option<PathBuf>,
 
-    /// The socket of Docker or Podman [default: DOCKER_HOST=unix://…, else path.docker_socket of
-    /// the configuration, else /run/docker.sock].
+    /// The socket of Docker or Podman [default: DOCKER_HOST=unix://…, else that of Docker's
+    /// context, else path.docker_socket of the configuration, else /run/docker.sock].
     #[arg(long = "path.docker-socket", value_name = "FILE")]
     docker: Option<PathBuf>,
 

@@ -41,7 +41,9 @@ use tokio::time::timeout;
 
 use super::NotEnded;
 use crate::model::bytes_text;
-pub use sockets::{OF_USERS, USER_FOLDERS, socket_of_environment, user_of};
+pub use sockets::{
+    ClientEndpoint, MOST_CLIENT_BYTES, OF_USERS, USER_FOLDERS, socket_of_environment, user_of,
+};
 
 /// The size limit of a response's head.
 const MAX_HEAD_BYTES: usize = 64 << 10;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Read as _};
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,9 @@ use crate::parse::process::{
 };
 use crate::sources::bounded::{BoundedReads, read_file};
 use crate::sys::descriptors::{is_out_of_descriptors, with_reserve};
+
+/// The mode bits by which the group and others may write a file.
+const OF_OTHERS_WRITE: u32 = 0o022;
 
 /// Longer files are cut: the mappings of a process with a hundred thousand of them.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -190,6 +194,28 @@ impl Details {
 
     pub(super) fn environment(&self, id: ProcessId) -> Option<Vec<u8>> {
         self.read_memory(id, "environ", MAX_FILE_BYTES).ok()
+    }
+
+    /// A small file of root that only root can change, by its path as the process sees it.
+    pub(super) fn file_of_root(&self, id: ProcessId, path: &str, most: u64) -> io::Result<Vec<u8>> {
+        let folder = self.procfs.join(id.pid.to_string());
+        let path = match path.strip_prefix('/') {
+            Some(below) => folder.join("root").join(below.trim_start_matches('/')),
+            None => folder.join("cwd").join(path),
+        };
+        let read = move || -> io::Result<Vec<u8>> {
+            let file = with_reserve(|| open_regular(&path))?;
+            let about = file.metadata()?;
+            if about.uid() != 0 || about.mode() & OF_OTHERS_WRITE != 0 {
+                return Err(ErrorKind::PermissionDenied.into());
+            }
+            let mut text = Vec::new();
+            file.take(most).read_to_end(&mut text)?;
+            Ok(text)
+        };
+        let read = self.bounded.borrow_mut().read(id, read);
+        let read = read.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()));
+        read.inspect_err(|error| self.notice(error))
     }
 
     /// The target of a link of a process.

@@ -323,6 +323,40 @@ fn an_engine_in_a_container_that_a_service_runs_has_the_service() {
 }
 
 #[test]
+fn a_client_is_known_by_the_file_of_its_id_and_by_the_socket_of_its_daemon() {
+    let host = id("llm-host");
+    let has_unit = |options: &str, environment: &str, files: &[(&str, &str)]| {
+        let mut tree = Tree::new(Vec::new());
+        let mut all = listed(&[("llm-host", 10)]);
+        for container in all.values_mut() {
+            container.socket = Some("/run/docker.sock".into());
+        }
+        tree.scanner.know(all.into(), true);
+        let client = process(51, 1, "docker", &format!("docker run {options} vllm/vllm-openai m"));
+        let client = Process { cgroup: "/system.slice/llm.service".to_owned(), ..client };
+        tree.set(&[inside(&host, vllm(10, 8000)), vec![client]].concat());
+        let folder = tree.folder.path().join("51");
+        std::fs::write(folder.join("environ"), environment).unwrap();
+        for (path, text) in files {
+            let path = folder.join("root").join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        tree.scan().engines[0].client_unit.is_some()
+    };
+    let (named, filed) = ("--name llm-host", "--cidfile /run/llm.id");
+    // A file counts only if it is root's.
+    let is_root = rustix::process::geteuid().is_root();
+    assert_eq!(has_unit(filed, "A=b", &[("run/llm.id", &*host)]), is_root);
+    assert!(!has_unit(filed, "A=b", &[]) && !has_unit(filed, "A=b", &[("run/llm.id", "x")]));
+    assert!(has_unit(named, "DOCKER_HOST=unix:///var/run/docker.sock", &[]));
+    assert!(!has_unit(named, "DOCKER_HOST=unix:///run/other.sock", &[]));
+    let elsewhere = r#"{"currentContext": "elsewhere"}"#;
+    assert!(!has_unit(named, "HOME=/root", &[("root/.docker/config.json", elsewhere)]));
+    assert!(has_unit(named, "HOME=/h", &[("root/.docker/config.json", elsewhere)]));
+}
+
+#[test]
 fn an_engine_in_a_service_of_a_users_systemd_has_its_unit_and_user() {
     let mut tree = Tree::new(Vec::new());
     let mut all = vllm(10, 8000);

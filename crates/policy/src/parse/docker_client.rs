@@ -1,4 +1,6 @@
-//! The command line of Docker's client.
+//! The command line of Docker's client, and the files that choose its daemon.
+
+use serde_json::Value;
 
 /// Options of `docker run` without a value.
 const FLAGS: [&str; 14] = [
@@ -18,14 +20,26 @@ const FLAGS: [&str; 14] = [
     "use-api-socket",
 ];
 
+/// Digits of a container's id.
+const ID_DIGITS: usize = 64;
+
 /// The same as letters.
 const LETTERS: &str = "itPq";
 
-/// The name of the container that this command runs or starts in the foreground, as with
-/// `docker run --name NAME …` or `docker start --attach NAME`. `None`: another command, one that
-/// does not wait for the container's end, or one with options before `run`, which may choose
-/// another daemon.
-pub fn attached_container(arguments: &[String]) -> Option<&str> {
+/// How a command names the container that it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachedContainer<'a> {
+    /// By its name.
+    Name(&'a str),
+    /// By the file that the client writes its id to (`--cidfile`).
+    IdFile(&'a str),
+}
+
+/// The container that this command runs or starts in the foreground, as with `docker run --name
+/// NAME …`, `docker run --cidfile FILE …` or `docker start --attach NAME`. `None`: another command,
+/// one that does not wait for the container's end, or one with options before `run`, which may
+/// choose another daemon.
+pub fn attached_container(arguments: &[String]) -> Option<AttachedContainer<'_>> {
     let [program, rest @ ..] = arguments else { return None };
     if program.rsplit('/').next() != Some("docker") {
         return None;
@@ -37,13 +51,13 @@ pub fn attached_container(arguments: &[String]) -> Option<&str> {
     let [verb, rest @ ..] = rest else { return None };
     match verb.as_str() {
         "run" => run(rest),
-        "start" => start(rest),
+        "start" => start(rest).map(AttachedContainer::Name),
         _ => None,
     }
 }
 
-fn run(arguments: &[String]) -> Option<&str> {
-    let mut name = None;
+fn run(arguments: &[String]) -> Option<AttachedContainer<'_>> {
+    let (mut name, mut id_file) = (None, None);
     let mut rest = arguments.iter().map(String::as_str);
     while let Some(argument) = rest.next() {
         if let Some(long) = argument.strip_prefix("--") {
@@ -58,7 +72,12 @@ fn run(arguments: &[String]) -> Option<&str> {
                 continue;
             }
             let value = value.or_else(|| rest.next())?;
-            if option == "name" && name.replace(value).is_some() {
+            let known = match option {
+                "name" => &mut name,
+                "cidfile" => &mut id_file,
+                _ => continue,
+            };
+            if known.replace(value).is_some() {
                 return None;
             }
         } else if let Some(letters) = argument.strip_prefix('-') {
@@ -72,10 +91,39 @@ fn run(arguments: &[String]) -> Option<&str> {
             }
         } else {
             // The image. What follows is the command inside.
-            return name.filter(|name| !name.is_empty());
+            let named = name.map(AttachedContainer::Name);
+            let named = named.or_else(|| id_file.map(AttachedContainer::IdFile));
+            return named.filter(|named| !named.text().is_empty());
         }
     }
     None
+}
+
+impl<'a> AttachedContainer<'a> {
+    fn text(self) -> &'a str {
+        match self {
+            Self::Name(text) | Self::IdFile(text) => text,
+        }
+    }
+}
+
+/// The id in a file that Docker's client has written (`--cidfile`).
+pub fn container_id(text: &[u8]) -> Option<&str> {
+    let id = std::str::from_utf8(text).ok()?.trim_ascii_end();
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    (id.len() == ID_DIGITS && id.bytes().all(is_digit)).then_some(id)
+}
+
+/// The context that a client's `config.json` chooses, if it chooses one.
+pub fn current_context(config: &[u8]) -> Option<String> {
+    let config: Value = serde_json::from_slice(config).ok()?;
+    config["currentContext"].as_str().filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
+/// The address of the daemon in a context's `meta.json`.
+pub fn context_host(meta: &[u8]) -> Option<String> {
+    let meta: Value = serde_json::from_slice(meta).ok()?;
+    meta["Endpoints"]["docker"]["Host"].as_str().map(str::to_owned)
 }
 
 fn start(arguments: &[String]) -> Option<&str> {
@@ -106,6 +154,12 @@ mod tests {
             ("docker run --rm --gpus all --name sglang -p 30000:30000 image cmd", Some("sglang")),
             ("/usr/bin/docker run --name=sglang -it --ipc=host image", Some("sglang")),
             ("docker container run -v/a:/b -e A=b -tie C=d --name sglang image", Some("sglang")),
+            ("docker run --cidfile /run/c.id --name sglang image", Some("sglang")),
+            ("docker run --cidfile /run/c.id image --name x", Some("file /run/c.id")),
+            ("docker run --cidfile=c.id --gpus all image", Some("file c.id")),
+            ("docker run --cidfile a --cidfile b image", None),
+            ("docker run -d --cidfile a image", None),
+            ("docker run --cidfile= image", None),
             ("docker run --rm image umawarden launch --name chat -- vllm serve", None),
             ("docker run -d --name sglang image", None),
             ("docker run -itd --name sglang image", None),
@@ -127,17 +181,51 @@ mod tests {
             ("docker", None),
             ("", None),
         ] {
-            assert_eq!(attached_container(&words(line)), name, "{line}");
+            let words = words(line);
+            let found = attached_container(&words).map(|found| match found {
+                AttachedContainer::Name(name) => name.to_owned(),
+                AttachedContainer::IdFile(file) => format!("file {file}"),
+            });
+            assert_eq!(found.as_deref(), name, "{line}");
+        }
+    }
+
+    #[test]
+    fn ids_and_contexts_are_read_as_docker_writes_them() {
+        let id = "0123456789abcdef".repeat(4);
+        assert_eq!(container_id(id.as_bytes()), Some(&*id));
+        assert_eq!(container_id(format!("{id}\n").as_bytes()), Some(&*id));
+        for other in [&id[1..], &id.replace('0', "g"), &format!("{id} x"), ""] {
+            assert_eq!(container_id(other.as_bytes()), None, "{other}");
+        }
+        let config = br#"{"auths": {}, "currentContext": "rootless"}"#;
+        assert_eq!(current_context(config).as_deref(), Some("rootless"));
+        let meta = br#"{"Name":"rootless","Metadata":{},"Endpoints":{"docker":
+            {"Host":"unix:///run/user/1000/docker.sock","SkipTLSVerify":false}}}"#;
+        let host = Some("unix:///run/user/1000/docker.sock");
+        assert_eq!(context_host(meta).as_deref(), host);
+        for other in ["", "[]", "{}", "null", r#"{"currentContext":""}"#, r#"{"Endpoints":7}"#] {
+            let other = other.as_bytes();
+            assert_eq!((current_context(other), context_host(other)), (None, None));
         }
     }
 
     proptest! {
         #[test]
-        fn a_name_is_a_word_of_the_command(line in "docker (run|start)( -{0,2}[a-z=]{0,6}){0,8}") {
+        fn a_name_is_a_word_of_the_command(
+            line in "docker (run|start)( -{0,2}(cidfile|[a-z=]{0,6})){0,8}",
+        ) {
             let words = words(&line);
-            if let Some(name) = attached_container(&words) {
+            if let Some(found) = attached_container(&words) {
+                let name = found.text();
                 prop_assert!(!name.is_empty() && line.contains(name), "{line}");
             }
+        }
+
+        #[test]
+        fn arbitrary_files_do_not_panic(text in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = (current_context(&text), context_host(&text));
+            prop_assert!(container_id(&text).is_none_or(|id| id.len() == ID_DIGITS));
         }
     }
 }
