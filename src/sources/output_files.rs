@@ -5,11 +5,13 @@
 //! (`O_PATH`) does not count, since the process may be unable to open that file. No path is
 //! resolved below the root of a container.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
@@ -27,7 +29,7 @@ pub const MAX_BYTES: usize = 64 << 10;
 const MAX_OPEN: usize = 4096;
 
 /// The most files of a process that are kept open.
-const MAX_FILES: usize = 4;
+const MAX_FILES: usize = 6;
 
 /// A description of an open regular file is a few hundred bytes, with locks more.
 const MAX_DESCRIPTION_BYTES: u64 = 64 << 10;
@@ -36,9 +38,13 @@ const MAX_DESCRIPTION_BYTES: u64 = 64 << 10;
 #[derive(Debug, Default)]
 pub struct OutputFiles(Vec<Output>);
 
-#[derive(Debug)]
+/// Device and inode of a file, which no other file has while it is open.
+pub type FileId = (u64, u64);
+
+#[derive(Clone, Debug)]
 struct Output {
-    file: File,
+    id: FileId,
+    file: Arc<File>,
     /// Its length when it was opened: earlier lines may be of another run.
     from: u64,
 }
@@ -46,6 +52,8 @@ struct Output {
 /// The end of a file, without lines that were there before it was opened.
 #[derive(Debug)]
 pub struct Tail {
+    /// The file.
+    pub id: FileId,
     /// Where it begins in the file, in bytes.
     pub at: u64,
     /// The length of the file, in bytes.
@@ -58,21 +66,41 @@ impl OutputFiles {
     /// Opens the regular files among the standard output and error in a folder of descriptors,
     /// `/proc/PID/fd`.
     pub fn open(folder: &Path) -> Self {
-        Self::open_each(["1", "2"].map(|number| folder.join(number)))
+        Self::open_each(standard(folder))
+    }
+
+    /// The same, behind the open files with paths of one kind, and before those of another.
+    pub fn open_with(folder: &Path, before: fn(&str) -> bool, after: fn(&str) -> bool) -> Self {
+        let standard = standard(folder);
+        Self::open_each(named(folder, before).chain(standard).chain(named(folder, after)))
     }
 
     /// Opens the regular files with such paths in a folder of descriptors. An unreadable folder has
     /// none.
     pub fn open_named(folder: &Path, is_one: fn(&str) -> bool) -> Self {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_OPEN);
-        Self::open_each(entries.map(|entry| entry.path()).filter(|path| {
-            let target = fs::read_link(path).ok();
-            target.is_some_and(|target| target.to_str().is_some_and(is_one))
-        }))
+        Self::open_each(named(folder, is_one))
+    }
+
+    /// These files, and those with such paths that the process has opened since: a log that is
+    /// rotated goes on in another file, and the process has begun it. Of too many, the ones that it
+    /// has closed are left out first.
+    #[must_use]
+    pub fn renewed(&self, folder: &Path, is_one: fn(&str) -> bool) -> Self {
+        let open = Self::open_named(folder, is_one).0;
+        let is_in = |all: &[Output], one: &Output| all.iter().any(|other| other.id == one.id);
+        let known = self.0.iter().cloned();
+        let (still, mut all): (Vec<Output>, Vec<Output>) = known.partition(|one| is_in(&open, one));
+        all.extend(still);
+        for output in open.into_iter().filter(|one| !is_in(&self.0, one)) {
+            let from = if self.is_empty() { output.from } else { 0 };
+            all.push(Output { from, ..output });
+        }
+        all.drain(..all.len().saturating_sub(MAX_FILES));
+        Self(all)
     }
 
     fn open_each(paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        let mut found: Vec<((u64, u64), Output)> = Vec::new();
+        let mut found: Vec<Output> = Vec::new();
         for path in paths {
             if found.len() >= MAX_FILES {
                 break;
@@ -80,11 +108,11 @@ impl OutputFiles {
             let Some(file) = open_output(&path) else { continue };
             let Ok(about) = file.metadata() else { continue };
             let id = (about.dev(), about.ino());
-            if found.iter().all(|(known, _)| *known != id) {
-                found.push((id, Output { file, from: about.len() }));
+            if found.iter().all(|known| known.id != id) {
+                found.push(Output { id, file: Arc::new(file), from: about.len() });
             }
         }
-        Self(found.into_iter().map(|(_, output)| output).collect())
+        Self(found)
     }
 
     /// Whether its output goes elsewhere.
@@ -108,13 +136,27 @@ impl OutputFiles {
         self.0.iter().map(Output::tail).collect()
     }
 
-    /// The length of each, in bytes, in the order of the tails.
+    /// The length of each, in bytes.
     ///
     /// # Errors
     /// One cannot be inspected.
-    pub fn lengths(&self) -> io::Result<Vec<u64>> {
-        self.0.iter().map(|output| Ok(output.file.metadata()?.len())).collect()
+    pub fn lengths(&self) -> io::Result<BTreeMap<FileId, u64>> {
+        self.0.iter().map(|output| Ok((output.id, output.file.metadata()?.len()))).collect()
     }
+}
+
+/// The standard output and error in a folder of descriptors.
+fn standard(folder: &Path) -> [PathBuf; 2] {
+    ["1", "2"].map(|number| folder.join(number))
+}
+
+/// The descriptors of files with such paths.
+fn named(folder: &Path, is_one: fn(&str) -> bool) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_OPEN);
+    entries.map(|entry| entry.path()).filter(move |path| {
+        let target = fs::read_link(path).ok();
+        target.is_some_and(|target| target.to_str().is_some_and(is_one))
+    })
 }
 
 /// Opens the regular file behind a descriptor of a process, `/proc/PID/fd/N`, to read. `None`: it
@@ -169,7 +211,7 @@ impl Output {
             text.drain(..line);
             at += line as u64;
         }
-        Ok(Tail { at, length, text })
+        Ok(Tail { id: self.id, at, length, text })
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::model::{EngineSeen, LastOutput, ProcessId, WorkloadLog};
+use crate::parse::ray::{is_core_worker_log, is_worker_output};
 use crate::sources::bounded::BoundedReads;
 use crate::sources::output_files::{OutputFiles, last_lines};
 
@@ -70,7 +71,10 @@ impl Outputs {
             return;
         }
         let folder = self.procfs.join(id.to_string()).join("fd");
-        let opened = self.bounded.read(id, move || OutputFiles::open(&folder));
+        // A rank that Ray has started logs elsewhere, too, and with a limit for its logs it writes
+        // its output through a pipe of its own. Ray's own log comes first: it is the longest.
+        let open = move || OutputFiles::open_with(&folder, is_core_worker_log, is_worker_output);
+        let opened = self.bounded.read(id, open);
         self.files.insert(id, opened.unwrap_or_default());
     }
 
@@ -182,6 +186,32 @@ mod tests {
         let found = world.scan(false);
         assert_eq!(lines(&found).last().unwrap(), "Traceback");
         assert!(lines(&found)[..19].iter().all(|line| line == "some line"), "{found:?}");
+    }
+
+    #[test]
+    fn logs_that_ray_keeps_of_a_rank_are_read_with_its_output() {
+        let mut world = World::new("pipe", "pipe");
+        fs::create_dir(world.folder.path().join("logs")).unwrap();
+        let id = "0123456789abcdef".repeat(3);
+        let names = [
+            (format!("logs/worker-{id}-01000000-7.err"), "Traceback"),
+            (format!("logs/python-core-worker-{id}_7.log"), "*** SIGBUS received at time=1 ***"),
+            ("logs/other.log".to_owned(), "other"),
+        ];
+        for (number, (name, _)) in names.iter().enumerate() {
+            world.write(name, "of an earlier run\n");
+            let number = (number + 7).to_string();
+            let folder = world.folder.path();
+            symlink(folder.join(name), folder.join("7/fd").join(&number)).unwrap();
+            let fdinfo = folder.join("7/fdinfo").join(number);
+            fs::write(fdinfo, "pos:\t0\nflags:\t0102001\n").unwrap();
+        }
+        world.scan(true);
+        for (name, text) in &names {
+            world.write(name, &format!("{text}\n"));
+        }
+        let found = world.scan(false);
+        assert_eq!(lines(&found), ["*** SIGBUS received at time=1 ***", "Traceback"]);
     }
 
     #[test]

@@ -10,9 +10,9 @@ use super::outputs::lives;
 use super::ray::RAYLET;
 use crate::model::{EngineProcess, EngineSeen, ProcessId, RayKill};
 use crate::parse::process::{Stat, own_pid, printable, stat, user_id};
-use crate::parse::ray::{is_raylet_log, memory_kills};
+use crate::parse::ray::{is_raylet_log, log_text, memory_kills};
 use crate::sources::bounded::{BoundedReads, read_file};
-use crate::sources::output_files::{OutputFiles, Tail};
+use crate::sources::output_files::{FileId, OutputFiles, Tail};
 
 /// Raylets whose logs are open. A node has one for each cluster that it is part of.
 const MAX_RAYLETS: usize = 8;
@@ -42,7 +42,7 @@ struct Worker {
     own_pid: u32,
     /// The lengths of its raylet's logs when it was found. Earlier lines may be of a process that
     /// had its pid before. Their times do not help: they lack the time zone.
-    logged_before: Vec<u64>,
+    logged_before: BTreeMap<FileId, u64>,
     /// The first scan without it, on the uptime clock.
     ended_at: Option<Duration>,
 }
@@ -57,8 +57,8 @@ struct Log {
 /// A line of a log, and the workers that it names.
 #[derive(Debug)]
 struct KillLine {
-    /// The number of the file among those of the raylet, and its length.
-    file: usize,
+    /// The file, and its length.
+    file: FileId,
     length: u64,
     /// Where the line begins in the file, in bytes.
     at: u64,
@@ -69,8 +69,8 @@ struct KillLine {
 impl KillLine {
     /// Whether the line was logged since the files had these lengths. A shorter file was begun
     /// anew.
-    fn is_since(&self, lengths: &[u64]) -> bool {
-        let from = lengths.get(self.file).copied().unwrap_or(0);
+    fn is_since(&self, lengths: &BTreeMap<FileId, u64>) -> bool {
+        let from = lengths.get(&self.file).copied().unwrap_or(0);
         self.at >= from || self.length < from
     }
 }
@@ -164,8 +164,8 @@ impl Raylets {
     }
 
     /// `None` if the file system of a log does not respond.
-    fn log_lengths(&mut self, raylet: ProcessId) -> Option<Vec<u64>> {
-        let Some(log) = self.logs.get(&raylet) else { return Some(Vec::new()) };
+    fn log_lengths(&mut self, raylet: ProcessId) -> Option<BTreeMap<FileId, u64>> {
+        let Some(log) = self.logs.get(&raylet) else { return Some(BTreeMap::new()) };
         let files = Arc::clone(&log.files);
         self.bounded.read(raylet, move || files.lengths())?.ok()
     }
@@ -183,7 +183,10 @@ impl Raylets {
     fn open(&mut self, raylet: ProcessId, user: u32) {
         let of_user = self.logs.values().filter(|log| log.user == user).count();
         let is_full = self.logs.len() >= MAX_RAYLETS || of_user >= MAX_RAYLETS_OF_USER;
-        if self.logs.contains_key(&raylet) || is_full {
+        if self.logs.contains_key(&raylet) {
+            return self.renew(raylet);
+        }
+        if is_full {
             return;
         }
         let folder = self.procfs.join(raylet.pid.to_string()).join("fd");
@@ -192,21 +195,33 @@ impl Raylets {
         self.logs.insert(raylet, Log { user, files: Arc::new(opened.unwrap_or_default()) });
     }
 
+    /// Opens the files in which the logs of that raylet go on.
+    fn renew(&mut self, raylet: ProcessId) {
+        let Some(log) = self.logs.get_mut(&raylet).filter(|_| lives(&self.procfs, raylet)) else {
+            return;
+        };
+        let folder = self.procfs.join(raylet.pid.to_string()).join("fd");
+        let files = Arc::clone(&log.files);
+        let renewed = self.bounded.read(raylet, move || files.renewed(&folder, is_raylet_log));
+        if let Some(renewed) = renewed {
+            log.files = Arc::new(renewed);
+        }
+    }
+
     /// Reads the logs of workers that have ended and are not explained.
     fn read(&mut self) {
         let all = self.processes.values().flatten();
         let ended = all.filter(|worker| worker.ended_at.is_some());
         let raylets: BTreeSet<ProcessId> = ended.map(|worker| worker.raylet).collect();
         for raylet in raylets {
+            self.renew(raylet);
             let log = self.logs.get(&raylet);
             let Some(files) = log.map(|log| Arc::clone(&log.files)) else { continue };
             // The file system of the log may hang.
             let Some(Ok(tails)) = self.bounded.read(raylet, move || files.tails()) else {
                 continue;
             };
-            let tails = tails.iter().enumerate();
-            let lines: Vec<KillLine> =
-                tails.flat_map(|(file, tail)| kill_lines(file, tail)).collect();
+            let lines: Vec<KillLine> = tails.iter().flat_map(kill_lines).collect();
             self.explain(raylet, &lines);
         }
     }
@@ -238,15 +253,17 @@ impl Raylets {
 }
 
 /// The lines of a log that name killed workers.
-fn kill_lines(file: usize, tail: &Tail) -> Vec<KillLine> {
+fn kill_lines(tail: &Tail) -> Vec<KillLine> {
     let mut at = tail.at;
     let mut kills = Vec::new();
     for bytes in tail.text.split_inclusive(|byte| *byte == b'\n') {
         let line = String::from_utf8_lossy(bytes);
-        let line = line.trim_end_matches(['\r', '\n']);
-        let pids = memory_kills(line);
-        if !pids.is_empty() {
-            kills.push(KillLine { file, length: tail.length, at, pids, text: line.to_owned() });
+        for line in log_text(line.trim_end_matches(['\r', '\n'])).lines() {
+            let pids = memory_kills(line);
+            if !pids.is_empty() {
+                let (file, length, text) = (tail.id, tail.length, line.to_owned());
+                kills.push(KillLine { file, length, at, pids, text });
+            }
         }
         at += bytes.len() as u64;
     }
@@ -418,6 +435,29 @@ mod tests {
         world.end(WORKER);
         world.log("logs/raylet.out", &killed(531, ""));
         assert_eq!(world.scan(&[SERVER]).len(), 1);
+    }
+
+    #[test]
+    fn the_log_of_a_raylet_is_read_on_in_the_file_after_its_rotation() {
+        let mut world = World::new("raylet", 1000);
+        world.scan(&[SERVER, WORKER]);
+        let logs = world.folder.path().join("logs");
+        fs::rename(logs.join("raylet.out"), logs.join("raylet.out.1")).unwrap();
+        let escaped = killed(531, "x").replace('\n', r"\n");
+        let record = format!(
+            "{{\"asctime\":\"t\",\"levelname\":\"I\",\"message\":\"{escaped}\",\"lineno\":1}}\n"
+        );
+        fs::write(logs.join("raylet.out"), record).unwrap();
+        world.end(WORKER);
+        let kills = world.scan(&[SERVER]);
+        let [kill] = &kills[..] else { panic!("{kills:?}") };
+        assert!(kill.id == WORKER && kill.line.starts_with("Memory on the node"), "{}", kill.line);
+        // A worker that was found later had no part in it.
+        let next = ProcessId { pid: 32, start_ticks: 320 };
+        write(world.folder.path(), next.pid, "ray::RayWorkerP", 1000, "32 531");
+        world.scan(&[SERVER, next]);
+        world.end(next);
+        assert_eq!(world.scan(&[SERVER]), []);
     }
 
     #[test]

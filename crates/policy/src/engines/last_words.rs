@@ -203,6 +203,8 @@ const PHRASES: &[Phrase] = &[
     ("which exceeds the memory usage threshold of", Reason::RayMemoryMonitor),
     ("A worker died or was killed while executing", Reason::WorkerDied),
     ("Some Ray subprocesses exited unexpectedly", Reason::WorkerDied),
+    ("SIGBUS received at time=", Reason::BusError),
+    ("SIGSEGV received at time=", Reason::WorkerDied),
     ("RayChannelTimeoutError", Reason::WorkerTimedOut),
     ("LocalRayletDiedError", Reason::PeerLost),
     ("The actor died unexpectedly", Reason::PeerLost),

@@ -1,14 +1,13 @@
 //! What processes of Ray show of the engines that they run, from Ray 2.60, and what logs of raylets
 //! show of killed workers, in the wordings of Ray 2.0 to 2.60.
 
+use std::borrow::Cow;
+
 /// Digits of a job's number.
 const JOB_DIGITS: usize = 8;
 
 /// The number of no job: a worker has it that Ray has started ahead of any job.
 const NO_JOB: &str = "ffffffff";
-
-/// Files of a raylet's log, below the folder of its session.
-const RAYLET_LOGS: [&str; 2] = ["/logs/raylet.out", "/logs/raylet.err"];
 
 /// Most pids that are read of one line.
 const MOST_KILLED: usize = 64;
@@ -50,10 +49,85 @@ pub fn is_job(text: &str) -> bool {
 
 /// Whether that open file is the log of a raylet.
 pub fn is_raylet_log(path: &str) -> bool {
-    RAYLET_LOGS.iter().any(|name| path.ends_with(name))
+    log_file(path).is_some_and(|(name, kind)| name == "raylet" && matches!(kind, "out" | "err"))
 }
 
-/// The pids of the workers that Ray's memory monitor kills, by a line of the raylet's log. They are
+/// Whether that open file has the output of a worker: `…/logs/worker-ID-JOB-PID.err` or `.out`.
+pub fn is_worker_output(path: &str) -> bool {
+    let ids = |name: &str| {
+        let mut parts = name.strip_prefix("worker-")?.split('-');
+        let (id, job, pid) = (parts.next()?, parts.next()?, parts.next()?);
+        let is_its = is_hex(id) && is_hex(job) && is_digits(pid) && parts.next().is_none();
+        is_its.then_some(())
+    };
+    log_file(path).is_some_and(|(name, kind)| matches!(kind, "out" | "err") && ids(name).is_some())
+}
+
+/// Whether that open file is the log of Ray's own code in a worker:
+/// `…/logs/python-core-worker-ID_PID.log`.
+pub fn is_core_worker_log(path: &str) -> bool {
+    let ids = |name: &str| {
+        let (id, pid) = name.strip_prefix("python-core-worker-")?.rsplit_once('_')?;
+        (is_hex(id) && is_digits(pid)).then_some(())
+    };
+    log_file(path).is_some_and(|(name, kind)| kind == "log" && ids(name).is_some())
+}
+
+/// The name and the kind of a log of a session, without the number of a rotated one (Ray's
+/// `RAY_ROTATION_MAX_BYTES`, or logrotate): `raylet.out.1`, or `raylet.1.out` in earlier versions.
+fn log_file(path: &str) -> Option<(&str, &str)> {
+    let (_, file) = path.rsplit_once("/logs/")?;
+    let (name, kind) = without_number(file).rsplit_once('.')?;
+    (!file.contains('/')).then_some((without_number(name), kind))
+}
+
+fn without_number(name: &str) -> &str {
+    match name.rsplit_once('.') {
+        Some((rest, number)) if is_digits(number) => rest,
+        _ => name,
+    }
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_hex(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The text of a line of Ray's log: of a record in JSON (`RAY_BACKEND_LOG_JSON=1`) its message,
+/// which may have several lines, and otherwise the line itself.
+pub fn log_text(line: &str) -> Cow<'_, str> {
+    json_message(line).map_or(Cow::Borrowed(line), Cow::Owned)
+}
+
+/// The message of a record in JSON. Time and level, which Ray writes first, contain no text of
+/// others. It escapes less than JSON requires, so that records may be no valid JSON.
+fn json_message(line: &str) -> Option<String> {
+    let (_, rest) = line.strip_prefix("{\"asctime\":\"")?.split_once("\",\"levelname\":\"")?;
+    let (_, rest) = rest.split_once("\",\"message\":\"")?;
+    let mut text = String::new();
+    let mut characters = rest.chars();
+    loop {
+        let character = match characters.next()? {
+            '"' => return Some(text),
+            '\\' => match characters.next()? {
+                'n' => '\n',
+                'r' => '\r',
+                't' => '\t',
+                'b' => '\u{8}',
+                'f' => '\u{c}',
+                escaped => escaped,
+            },
+            other => other,
+        };
+        text.push(character);
+    }
+}
+
+/// The pids of the workers that Ray's memory monitor kills, by a line of the text of the raylet's
+/// log ([`log_text`]). They are
 /// those of the raylet's PID namespace. Tasks and processes choose names that are on such lines, so
 /// that a line names a killer but proves no kill.
 pub fn memory_kills(line: &str) -> Vec<u32> {
@@ -141,8 +215,65 @@ mod tests {
         for line in lines.lines().filter(|line| !line.starts_with('#')) {
             let (pids, line) = line.split_once('\t').unwrap();
             let pids: Vec<u32> = pids.split(' ').filter_map(|pid| pid.parse().ok()).collect();
-            assert_eq!(memory_kills(line), pids, "{line}");
+            let text = log_text(line);
+            let found: Vec<u32> = text.lines().flat_map(memory_kills).collect();
+            assert_eq!(found, pids, "{line}");
         }
+    }
+
+    #[test]
+    fn records_in_json_have_their_message_and_other_lines_themselves() {
+        let head = r#"{"asctime":"2026-02-03 04:05:06,260","levelname":"I","message":""#;
+        let tail = r#"","component":"raylet","filename":"node_manager.cc","lineno":2982}"#;
+        for (escaped, text) in [
+            ("", ""),
+            (r#"a \"b\" \\ \n\tc"#, "a \"b\" \\ \n\tc"),
+            ("\u{1b}[31m", "\u{1b}[31m"),
+            (r#"\",\"message\":\"x"#, "\",\"message\":\"x"),
+        ] {
+            assert_eq!(log_text(&format!("{head}{escaped}{tail}")), text);
+        }
+        for other in
+            [head, "{}", r#"{"message":"x"}"#, r#"x{"asctime":"","levelname":"","message":""}"#]
+        {
+            assert_eq!(log_text(other), other);
+        }
+    }
+
+    #[test]
+    fn logs_of_raylets_and_workers_are_known_by_their_names_also_once_rotated() {
+        let id = "0123456789abcdef".repeat(3);
+        let is = |name: &str| {
+            let path = format!("/tmp/ray/{SESSION}/logs/{name}");
+            (is_raylet_log(&path), is_worker_output(&path), is_core_worker_log(&path))
+        };
+        for name in ["raylet.out", "raylet.err", "raylet.out.1", "raylet.12.out"] {
+            assert_eq!(is(name), (true, false, false), "{name}");
+        }
+        for end in [".out", ".err", ".err.5", ".1.err"] {
+            let name = format!("worker-{id}-01000000-4711{end}");
+            assert_eq!(is(&name), (false, true, false), "{name}");
+            let name = format!("worker-{id}-ffffffff-4711{end}");
+            assert_eq!(is(&name), (false, true, false), "{name}");
+        }
+        for end in [".log", ".log.1", ".1.log"] {
+            let name = format!("python-core-worker-{id}_4711{end}");
+            assert_eq!(is(&name), (false, false, true), "{name}");
+        }
+        for name in [
+            "raylet.out.x",
+            "raylet.log",
+            "gcs_server.out",
+            "old/raylet.out",
+            "raylet",
+            "worker-x-01000000-4711.err",
+            "worker-01-01000000.err",
+            "python-core-driver-01_4711.log",
+            "python-core-worker-01.log",
+        ] {
+            assert_eq!(is(name), (false, false, false), "{name}");
+        }
+        assert!(!is_raylet_log("/tmp/raylet.out"));
     }
 
     #[test]
@@ -158,8 +289,6 @@ mod tests {
             assert_eq!(memory_kills(other), [0_u32; 0], "{other}");
         }
         assert_eq!(memory_kills(&format!("{EVICTED}99999999999 task: 0")), [0_u32; 0]);
-        assert!(is_raylet_log("/tmp/ray/session_1/logs/raylet.out"));
-        assert!(!is_raylet_log("/tmp/ray/session_1/logs/raylet.out.1"));
     }
 
     proptest! {
@@ -172,7 +301,19 @@ mod tests {
         }
 
         #[test]
+        fn the_message_of_a_record_survives_its_escapes(text in "[ -~\n\t]{0,80}") {
+            let escaped = text.replace('\\', r"\\").replace('"', r#"\""#);
+            let escaped = escaped.replace('\n', r"\n").replace('\t', r"\t");
+            let head = r#"{"asctime":"t","levelname":"I","message":""#;
+            let record = format!("{head}{escaped}\",\"lineno\":1}}");
+            prop_assert_eq!(log_text(&record).into_owned(), text);
+        }
+
+        #[test]
         fn arbitrary_text_does_not_panic(text in "\\PC{0,80}") {
+            let path = format!("/logs/{text}");
+            let _ = (is_raylet_log(&path), is_worker_output(&path), is_core_worker_log(&path));
+            let _ = log_text(&text);
             let _ = (session(std::slice::from_ref(&text)), worker_job(&text), driver(&text));
             let path = format!("/tmp/{SESSION}/logs/python-core-driver-{text}");
             prop_assert!(driver(&path).is_none_or(|(_, job)| is_job(job)));
