@@ -15,7 +15,7 @@ use super::service::summary;
 use crate::config::reader::LoadedConfig;
 use crate::config::settings::GpuInterval;
 use crate::journal::{Journal, JournalEntry, Note};
-use crate::model::{Mode, Moment, Reading, SeriesKey, Source, bytes_text};
+use crate::model::{Mode, Moment, SeriesKey, Source, bytes_text};
 use crate::policy::status::{EngineStatus, Status};
 use crate::sources::machine;
 
@@ -80,10 +80,8 @@ fn memory(status: &Status) -> Option<f64> {
 /// The first series of that name that has a value.
 fn series<'s>(status: &'s Status, name: &str) -> Option<(&'s SeriesKey, f64)> {
     let series = status.series.iter().zip(&status.values);
-    series.filter(|(key, _)| *key.name == *name).find_map(|(key, reading)| match reading {
-        Reading::Value(value) => Some((key, *value)),
-        Reading::Unsupported | Reading::Failed => None,
-    })
+    let mut series = series.filter(|(key, _)| *key.name == *name);
+    series.find_map(|(key, reading)| Some((key, reading.sample()?)))
 }
 
 fn found(model: Option<&str>, status: &Status) -> String {

@@ -19,7 +19,7 @@ use crate::policy::status::{AlertStatus, RuleState, RuleStatus, Status};
 pub(super) async fn status(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let uptime = (site.served.uptime)().saturating_sub(status.started.uptime);
-    let values = status.values.iter().filter(|reading| matches!(reading, Reading::Value(_)));
+    let values = status.values.iter().filter(|reading| reading.sample().is_some());
     success(&json!({
         "version": VERSION,
         "mode": status.mode.name(),

@@ -175,7 +175,7 @@ impl Collector for Snapshot {
             .zip(&self.status.values)
             .filter(|(key, _)| self.selection.takes(&key.name))
             .filter_map(|(key, reading)| {
-                let value = reading.value()?;
+                let value = reading.sample()?;
                 let position = self.catalogue.position(&key.name);
                 let sample = Sample { position, key, value };
                 // One invalid name would invalidate the whole scrape.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use promql_rules::store::{SeriesId, SeriesStore, stale_marker};
+use promql_rules::store::{SeriesId, SeriesStore};
 
 use super::MAX_SAMPLES;
 use crate::model::{Reading, SeriesKey};
@@ -167,7 +167,7 @@ impl History {
                 let at_ms = chunk.at_ms.get(index).copied().unwrap_or(i64::MAX);
                 if at_ms >= from_ms && at_ms <= to_ms {
                     for (has_value, reading) in has_value.iter_mut().zip(readings) {
-                        *has_value |= reading.value().is_some();
+                        *has_value |= reading.sample().is_some();
                     }
                 }
                 at_ms <= to_ms
@@ -312,7 +312,7 @@ impl<'f> StoreFiller<'f> {
     fn end(&mut self, ended: &[bool], at_ms: i64) {
         for (index, _) in ended.iter().enumerate().filter(|(_, ended)| **ended) {
             let id = SeriesId(u32::try_from(index).unwrap_or(u32::MAX));
-            self.store.append(id, at_ms, Reading::Value(stale_marker()));
+            self.store.end(id, at_ms);
             if let Some(alive) = self.alive.get_mut(index) {
                 *alive = false;
             }
@@ -329,7 +329,7 @@ impl<'f> StoreFiller<'f> {
         }
         self.last_ms = Some(at_ms);
         for chosen in &mut self.chosen {
-            let value = readings.get(chosen.position).and_then(|reading| reading.value());
+            let value = readings.get(chosen.position).and_then(|reading| reading.sample());
             let value = value.filter(|_| at_ms >= chosen.from_ms);
             let id = match (chosen.id, value) {
                 (Some(id), _) => id,
@@ -346,7 +346,7 @@ impl<'f> StoreFiller<'f> {
             let Some(alive) = self.alive.get_mut(id.0 as usize) else { continue };
             let Some(value) = value else {
                 if std::mem::take(alive) {
-                    self.store.append(id, at_ms, Reading::Value(stale_marker()));
+                    self.store.end(id, at_ms);
                 }
                 continue;
             };

@@ -231,7 +231,7 @@ impl LiveSamples {
         let now_ms = now.at.utc.as_millisecond();
         if now_ms >= from_ms && now_ms <= to_ms {
             let with_value = now.series.iter().zip(&now.values);
-            let with_value = with_value.filter(|(_, reading)| reading.value().is_some());
+            let with_value = with_value.filter(|(_, reading)| reading.sample().is_some());
             found.extend(with_value.map(|(key, _)| key.clone()));
         }
         if listed.has_target_labels {
@@ -253,6 +253,7 @@ fn remark(name: &str, now: &Status) -> Option<String> {
     let mut is_unsupported = false;
     for (_, reading) in readings {
         match reading {
+            Reading::Value(_) if reading.is_end() => {}
             Reading::Value(_) => return None,
             Reading::Failed => is_failed = true,
             Reading::Unsupported => is_unsupported = true,

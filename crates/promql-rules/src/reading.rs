@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::store::is_stale;
+
 /// The result of reading a value: absence is never written as zero.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reading<T> {
@@ -43,6 +45,16 @@ impl<T> Reading<T> {
 }
 
 impl Reading<f64> {
+    /// The value, unless it is the one that ends a series.
+    pub fn sample(self) -> Option<f64> {
+        self.value().filter(|value| !is_stale(*value))
+    }
+
+    /// Whether it ends its series: what the series describes is gone, or has not begun.
+    pub fn is_end(self) -> bool {
+        self.value().is_some_and(is_stale)
+    }
+
     /// Whether both are the same to the last bit, so that one NaN may be the same as another, and
     /// -0 is not 0.
     pub fn is_same(self, other: Self) -> bool {

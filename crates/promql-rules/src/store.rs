@@ -305,6 +305,11 @@ impl SeriesStore {
         }
     }
 
+    /// Ends a series: to rules it is absent, as if it had never been.
+    pub fn end(&mut self, id: SeriesId, at_ms: i64) {
+        self.append(id, at_ms, Reading::Value(stale_marker()));
+    }
+
     /// Replaces the latest reading without adding it to the past.
     pub fn show(&mut self, id: SeriesId, reading: Reading<f64>) {
         if let Some(present) = self.presents.get_mut(id.0 as usize) {
@@ -331,9 +336,13 @@ impl SeriesStore {
         &self.keys
     }
 
-    /// The latest reading of a series; `Failed` before the first one.
+    /// The latest reading of a series: `Failed` before the first one, `Unsupported` if it has
+    /// ended.
     pub fn latest(&self, id: SeriesId) -> Reading<f64> {
-        self.latest_read(id).unwrap_or(Reading::Failed)
+        match self.latest_read(id) {
+            Some(reading) if reading.is_end() => Reading::Unsupported,
+            reading => reading.unwrap_or(Reading::Failed),
+        }
     }
 
     /// The latest reading of the series of that name with exactly these labels, in their order;
@@ -347,7 +356,7 @@ impl SeriesStore {
         id.map_or(Reading::Unsupported, |id| self.latest(*id))
     }
 
-    /// The latest reading of every series, in the order of their ids.
+    /// The latest reading of every series, in the order of their ids; see [`Reading::is_end`].
     pub fn readings(&self) -> impl Iterator<Item = Reading<f64>> {
         self.presents.iter().map(|present| present.latest.unwrap_or(Reading::Failed))
     }
@@ -385,7 +394,7 @@ impl SeriesStore {
         of_source.or_else(of_node).map(|fault| &**fault)
     }
 
-    /// The latest reading, or `None` before the first one.
+    /// The latest reading, or `None` before the first one; see [`Reading::is_end`].
     pub fn latest_read(&self, id: SeriesId) -> Option<Reading<f64>> {
         self.presents.get(id.0 as usize)?.latest
     }
@@ -456,8 +465,8 @@ impl SeriesState {
 
     /// Stores the latest reading. Returns whether it is of another kind.
     fn set(&mut self, reading: Reading<f64>) -> bool {
-        let before = self.latest.replace(reading);
-        before.map(|before| discriminant(&before)) != Some(discriminant(&reading))
+        let kind = |reading: Reading<f64>| (discriminant(&reading), reading.is_end());
+        self.latest.replace(reading).map(kind) != Some(kind(reading))
     }
 }
 

@@ -39,6 +39,7 @@ impl StatusReader {
         to.loop_age = Some(to.at.uptime.saturating_sub(status.at.uptime));
         for ((signal, ..), position) in WANTED.iter().zip(self.positions) {
             let value = position.and_then(|position| status.values.get(position).copied());
+            let value = value.filter(|reading| !reading.is_end());
             to.set(*signal, value.unwrap_or(Reading::Unsupported));
         }
         for rule in status.rules.iter() {

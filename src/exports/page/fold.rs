@@ -94,6 +94,7 @@ pub(super) fn memory(html: &mut String, status: &Status) -> fmt::Result {
     for (series, meaning) in MEMORY {
         let at = status.series.iter().position(|key| key.to_string() == series);
         let reading = at.and_then(|at| status.values.get(at)).copied();
+        let reading = reading.filter(|reading| !reading.is_end());
         let text = match reading {
             Some(Reading::Value(bytes)) => measured_bytes_text(bytes),
             Some(Reading::Failed) => "read failed".to_owned(),

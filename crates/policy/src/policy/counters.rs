@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use jiff::Timestamp;
-use promql_rules::store::{Batch, SeriesId, SeriesStore};
+use promql_rules::store::{Batch, SeriesId, SeriesStore, stale_marker};
 
 use super::guard::Guard;
 use super::rule::{Remedy, RemedyStep, Rule};
@@ -198,7 +198,7 @@ impl Counters {
     /// The cell of that series, which starts at 0 if it is new or had been retired.
     pub(super) fn cell(&mut self, store: &mut SeriesStore, key: &SeriesKey) -> Cell {
         if let Some(cell) = self.known(key) {
-            if matches!(self.cells.get(cell.0), Some((_, Reading::Unsupported))) {
+            if self.cells.get(cell.0).is_some_and(|(_, reading)| reading.is_end()) {
                 self.write(cell, Reading::Value(0.0));
             }
             return cell;
@@ -251,7 +251,7 @@ impl Counters {
 
     pub(super) fn add(&mut self, cell: Cell, amount: f64) {
         let Some((_, reading)) = self.cells.get(cell.0) else { return };
-        self.write(cell, Reading::Value(reading.value().unwrap_or(0.0) + amount));
+        self.write(cell, Reading::Value(reading.sample().unwrap_or(0.0) + amount));
     }
 
     pub(super) fn set(&mut self, cell: Cell, value: f64) {
@@ -262,14 +262,23 @@ impl Counters {
         self.write(cell, reading);
     }
 
+    /// The same for what not the machine lacks but the thing that the series describes, or its
+    /// present state: what it does not have ends the series.
+    pub(super) fn set_or_retire(&mut self, cell: Cell, reading: Reading<f64>) {
+        match reading {
+            Reading::Unsupported => self.retire(cell),
+            reading => self.write(cell, reading),
+        }
+    }
+
     /// Ends a series.
     pub(super) fn retire(&mut self, cell: Cell) {
-        self.write(cell, Reading::Unsupported);
+        self.write(cell, Reading::Value(stale_marker()));
     }
 
     fn write(&mut self, cell: Cell, reading: Reading<f64>) {
         let Some((_, current)) = self.cells.get_mut(cell.0) else { return };
-        if *current == reading {
+        if current.is_same(reading) {
             return;
         }
         *current = reading;
@@ -377,7 +386,7 @@ impl Counters {
     pub(super) fn note_event(&mut self, kind: &str, utc: Timestamp) {
         let Some(EventCells { last: cell, .. }) = self.of_kind(kind) else { return };
         let seconds = utc.as_millisecond() as f64 / 1000.0;
-        if let Some((_, Reading::Value(last))) = self.cells.get(cell.0) {
+        if let Some(last) = self.cells.get(cell.0).and_then(|(_, reading)| reading.sample()) {
             self.set(cell, last.max(seconds));
         }
     }
@@ -448,8 +457,7 @@ impl Counters {
         self.set(cells.restored, f64::from(guard.is_restored()));
         self.set(cells.silences, guard.silences() as f64);
         let left = guard.budget_left(mode, at.timeline_ms());
-        let left = left.map_or(Reading::Unsupported, |left| Reading::Value(f64::from(left)));
-        self.write(cells.budget_left, left);
+        self.set_or_retire(cells.budget_left, left.map(f64::from).into());
     }
 
     pub(super) fn set_mode(&mut self, mode: Mode, store: &mut SeriesStore) {

@@ -46,7 +46,7 @@ pub(super) fn evidence(rule: &Rule, at: Moment, store: &SeriesStore) -> Vec<Evid
     if matches!(result, Ok(Evaluated::Unknown(_))) {
         ids.sort_by_key(|id| matches!(store.latest(*id), Reading::Value(_)));
     }
-    ids.into_iter().take(MOST_SERIES).filter_map(|id| present(id, store)).collect()
+    ids.into_iter().filter_map(|id| present(id, store)).take(MOST_SERIES).collect()
 }
 
 /// The present values of the series named before: the same series show the effect of an action.
@@ -83,7 +83,9 @@ fn agree(one: &Labels, other: &Labels) -> bool {
     !one.iter().any(|(name, value)| differs(name, value))
 }
 
+/// Nothing of a series that has ended.
 fn present(id: SeriesId, store: &SeriesStore) -> Option<Evidence> {
-    let series = store.key(id)?.to_string();
-    Some(Evidence { series, value: store.latest(id) })
+    let value = store.latest_read(id).unwrap_or(Reading::Failed);
+    let series = store.key(id).filter(|_| !value.is_end())?.to_string();
+    Some(Evidence { series, value })
 }

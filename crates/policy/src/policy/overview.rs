@@ -122,7 +122,7 @@ fn gpu(status: &Status) -> Option<String> {
         (!name.is_empty() && **name != *"unknown").then(|| name.to_string())
     };
     let series = status.series.iter().zip(&status.values);
-    let known = series.filter(|(_, value)| matches!(value, Reading::Value(_)));
+    let known = series.filter(|(_, reading)| reading.sample().is_some());
     let mut names: Vec<String> = known.filter_map(|(key, _)| of(key)).collect();
     names.dedup();
     (!names.is_empty()).then(|| names.join(", "))

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use promql_rules::store::{Batch, SeriesId, SeriesStore};
+use promql_rules::store::{Batch, SeriesId, SeriesStore, stale_marker};
 
 use super::status::SourceStatus;
 use crate::model::{Moment, Reading, Readings, Schema, SeriesKey, Source};
@@ -99,13 +99,18 @@ impl SourceRow {
 
     /// Writes the values that have changed, while the others stay.
     fn write(&mut self, at_ms: i64, values: &[Reading<f64>], store: &mut SeriesStore) {
+        let of_machine = is_of_machine(self.status.source);
+        let shown = |value: Reading<f64>| match value {
+            Reading::Unsupported if !of_machine => Reading::Value(stale_marker()),
+            value => value,
+        };
         let Self { ids, batch, last, .. } = self;
         if batch.is_past(store, at_ms) {
             return;
         }
         if last.len() != values.len() {
             for (id, value) in ids.iter().zip(values) {
-                batch.append(store, *id, at_ms, *value);
+                batch.append(store, *id, at_ms, shown(*value));
             }
             batch.stay(store, at_ms);
             batch.forget();
@@ -116,13 +121,13 @@ impl SourceRow {
         batch.find_restless(store, ids.iter().copied());
         for place in batch.restless() {
             if let (Some(id), Some(value)) = (ids.get(*place), values.get(*place)) {
-                batch.append(store, *id, at_ms, *value);
+                batch.append(store, *id, at_ms, shown(*value));
             }
         }
         for ((id, value), last) in ids.iter().zip(values).zip(last) {
             if !value.is_same(*last) {
                 *last = *value;
-                batch.append(store, *id, at_ms, *value);
+                batch.append(store, *id, at_ms, shown(*value));
             }
         }
         batch.stay(store, at_ms);
@@ -132,12 +137,18 @@ impl SourceRow {
     fn change_schema(&mut self, at: Moment, readings: &Readings, store: &mut SeriesStore) {
         let ids = intern_all(&readings.schema, store);
         for gone in self.ids.iter().filter(|id| !ids.contains(id)) {
-            store.append(*gone, at.timeline_ms(), Reading::Unsupported);
+            store.end(*gone, at.timeline_ms());
         }
         self.ids = ids;
         self.last.clear();
         self.schema = Arc::clone(&readings.schema);
     }
+}
+
+/// Whether the machine lacks what this source does not have. What this program does not have is
+/// not configured, or has not happened yet: it is absent.
+fn is_of_machine(source: Source) -> bool {
+    !matches!(source, Source::Alertmanager | Source::BlackBox | Source::Daemon | Source::Journal)
 }
 
 /// Of a series that is there twice the second value counts, changed or not.

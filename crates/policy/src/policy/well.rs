@@ -7,7 +7,7 @@ use super::Policy;
 use super::status::{AlertStatus, EngineStatus, GuardStatus, RuleState, RuleStatus, SourceStatus};
 use crate::model::{
     AlertState, EnginePhase, MemoryAssessment, MemoryState, NodeHealthLevel, Reading, RebootStatus,
-    RestartState, RestartStatus, Source, counted, metric,
+    RestartState, RestartStatus, counted,
 };
 
 /// How the reason of a reading that this machine does not have ends.
@@ -190,8 +190,7 @@ fn failed(rules: &[RuleStatus]) -> impl Iterator<Item = &RuleStatus> {
 /// Rules that read what this machine does not have are no trouble of it: a note.
 pub(super) fn notes(rules: &[RuleStatus]) -> Vec<String> {
     let unknown = rules.iter().filter(|rule| rule.state == RuleState::Unknown);
-    let missing = unknown.filter(|rule| is_of_machine(&rule.unknown));
-    let missing: Vec<&RuleStatus> = missing.filter(|rule| is_permanent(&rule.unknown)).collect();
+    let missing: Vec<&RuleStatus> = unknown.filter(|rule| is_of_machine(&rule.unknown)).collect();
     if missing.is_empty() {
         return Vec::new();
     }
@@ -199,23 +198,6 @@ pub(super) fn notes(rules: &[RuleStatus]) -> Vec<String> {
     let rules = counted(missing.len() as u64, "rule");
     let names = names(missing.into_iter());
     vec![format!("no fault: {rules} {read} what this machine lacks ({names})")]
-}
-
-/// Whether the machine itself lacks one of these readings. Series of engines and of the program end
-/// with what they describe, and come again with it.
-fn is_permanent(reasons: &[String]) -> bool {
-    let source = |why: &String| Some(metric(why.split(['{', ':']).next()?)?.source);
-    let comes_and_goes = |source: Source| {
-        matches!(
-            source,
-            Source::Engines
-                | Source::Docker
-                | Source::Daemon
-                | Source::Journal
-                | Source::Alertmanager
-        )
-    };
-    reasons.iter().any(|why| source(why).is_none_or(|source| !comes_and_goes(source)))
 }
 
 fn names<'r>(rules: impl Iterator<Item = &'r RuleStatus>) -> String {
@@ -262,28 +244,5 @@ impl Policy {
             reasons.add(NodeHealthLevel::Warning, String::new);
         }
         self.counters.set_level(reasons.level);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_machine_lacks_what_its_kernel_has_not_and_not_what_no_engine_has_yet() {
-        let missing = |key: &str| vec![format!("{key}: {NOT_AVAILABLE}")];
-        for (key, lacks) in [
-            ("uma_pressure_ratio{resource=\"memory\",share=\"full\",window=\"10s\"}", true),
-            ("uma_pool_contiguous_bytes{block=\"32MiB\",pool=\"host\"}", true),
-            ("uma_engine_load_floor_change_bytes{engine=\"vllm\",what=\"kernel\"}", false),
-            ("uma_engine_owned_bytes{engine=\"vllm\",type=\"shmem\"}", false),
-            ("uma_action_budget_left", false),
-        ] {
-            let reasons = missing(key);
-            assert!(is_of_machine(&reasons), "{key}");
-            assert_eq!(is_permanent(&reasons), lacks, "{key}");
-        }
-        let both = [missing("uma_engines"), missing("uma_memory_free_bytes")].concat();
-        assert!(is_permanent(&both));
     }
 }

@@ -115,7 +115,7 @@ impl DeclaredWorld {
         }
         for gone in shown.difference(&current) {
             let id = self.store.intern(gone);
-            self.store.append(id, at_ms, Reading::Value(stale_marker()));
+            self.store.end(id, at_ms);
         }
         *shown = current;
     }

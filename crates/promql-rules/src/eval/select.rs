@@ -4,7 +4,7 @@ use super::super::Sample;
 use super::super::syntax::Selector;
 use super::Evaluator;
 use super::partial::{MissingReadings, OpenVector, PossibleElement, Vector};
-use crate::store::{Point, SeriesId, SeriesStore, Window};
+use crate::store::{Point, SeriesId, SeriesStore, Window, is_stale};
 use crate::{Reading, SeriesKey};
 
 /// The unknown part of the series that a selector matches.
@@ -97,7 +97,7 @@ impl<'s> Evaluator<'s> {
             }
             let mut why = None;
             match store.latest_read(*id) {
-                Some(Reading::Value(_)) => has_value = true,
+                Some(Reading::Value(value)) => has_value |= !is_stale(value),
                 Some(Reading::Unsupported) => unsupported = unsupported.or(Some(key)),
                 Some(Reading::Failed) => why = Some("reading failed"),
                 None => why = Some("not read yet"),

@@ -3,7 +3,7 @@
 use self::Knowledge::{Exists, No, Nothing, Yes};
 use super::super::{EvalTime, Evaluated, Value, ValueType, parse, parse_query};
 use super::evaluate_root;
-use crate::store::SeriesStore;
+use crate::store::{SeriesStore, stale_marker};
 use crate::{Reading, SeriesKey};
 
 const NOW: EvalTime = EvalTime { timeline_ms: 10_000, utc_ms: 1_000_010_000 };
@@ -398,4 +398,33 @@ fn a_query_may_be_a_range_or_a_string_and_a_rule_may_not() {
     assert!(query.samples(&store, NOW).is_err() && query.evaluate(&store, NOW).is_err());
     assert!(parse("\"a\"").unwrap_err().message.contains("\"string\""));
     assert!(parse_query("m[1s] + 1").is_err() && parse_query("-m[1s]").is_err());
+}
+
+#[test]
+fn an_ended_series_is_absent_and_no_value_for_others() {
+    let mut store = SeriesStore::default();
+    let ended = Reading::Value(stale_marker());
+    for (name, k, reading) in [
+        ("a", "", ended),
+        ("b", "", Reading::Value(1.0)),
+        ("m", "1", ended),
+        ("m", "2", Reading::Unsupported),
+    ] {
+        let id = store.intern(&SeriesKey::new(name, &[("k", k)]));
+        store.append(id, NOW.timeline_ms, reading);
+    }
+    let evaluated = |text: &str| parse(text).unwrap().evaluate(&store, NOW).unwrap();
+    for (text, count) in [
+        ("a > 1", 0),
+        ("sum(a)", 0),
+        ("rate(a[1m])", 0),
+        ("sum(a) + absent(a)", 0),
+        ("absent(a)", 1),
+        ("b unless a", 1),
+    ] {
+        let Evaluated::Known(Value::Vector(samples)) = evaluated(text) else { panic!("{text}") };
+        assert_eq!(samples.len(), count, "{text}");
+    }
+    let missing = "m{k=\"2\"}: not available on this machine".to_owned();
+    assert_eq!(evaluated("m > 1"), Evaluated::Unknown(vec![missing]));
 }

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::parse;
+use crate::store::stale_marker;
 use crate::{Reading, SeriesKey};
 
 /// What one series does in one step.
@@ -20,6 +21,7 @@ fn does() -> impl Strategy<Value = Does> {
         1 => prop::sample::select(vec![
             Does::Reports(Reading::Failed),
             Does::Reports(Reading::Unsupported),
+            Does::Reports(Reading::Value(stale_marker())),
             Does::Reports(Reading::Value(f64::NAN)),
             Does::Reports(Reading::Value(f64::INFINITY)),
             Does::Reports(Reading::Value(-0.0)),

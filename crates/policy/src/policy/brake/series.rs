@@ -24,10 +24,7 @@ pub(in crate::policy) fn publish(
     let account = brake.account();
     let mut show = |name: &str, labels: &[(&str, &str)], reading: Reading<f64>| {
         let cell = counters.cell(store, &SeriesKey::new(name, labels));
-        match reading {
-            Reading::Unsupported => counters.retire(cell),
-            reading => counters.set_reading(cell, reading),
-        }
+        counters.set_or_retire(cell, reading);
     };
     for owner in Owner::LABELS {
         let bytes = Reading::Value(account.of_label(owner) as f64);

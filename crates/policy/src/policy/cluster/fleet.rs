@@ -36,7 +36,7 @@ impl FleetCells {
         let claimed = turn.map_or(Reading::Failed, |turn| Reading::Value(turn.claimed));
         counters.set_reading(self.claimed, claimed);
         let acted = turn.and_then(|turn| turn.acted);
-        counters.set_reading(self.acted, acted.map_or(Reading::Unsupported, Reading::Value));
+        counters.set_or_retire(self.acted, acted.into());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use promql_rules::store::{SeriesId, SeriesStore, stale_marker};
+use promql_rules::store::{SeriesId, SeriesStore};
 
 use super::or_ended;
 use crate::model::{ClusterNames, Moment, Reading, Wanted, series_of_node};
@@ -44,7 +44,7 @@ impl Mirror {
         self.mirrored = keys.len();
         self.end_others(at, &before, cluster);
         for (here, there) in &self.shown {
-            let reading = own.latest(*here);
+            let reading = own.latest_read(*here).unwrap_or(Reading::Failed);
             // What this machine never had is not there; what it had has ended.
             let had = matches!(cluster.latest_read(*there), Some(Reading::Value(_)));
             let shown = if had { or_ended(reading) } else { reading };
@@ -59,7 +59,7 @@ impl Mirror {
         }
         let shown: BTreeSet<SeriesId> = self.shown.iter().map(|(_, there)| *there).collect();
         for (_, ended) in before.iter().filter(|(_, there)| !shown.contains(there)) {
-            cluster.append(*ended, at.timeline_ms(), Reading::Value(stale_marker()));
+            cluster.end(*ended, at.timeline_ms());
         }
     }
 }

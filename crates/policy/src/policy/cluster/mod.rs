@@ -360,10 +360,9 @@ impl Cluster {
 }
 
 fn memory([total, available]: [Option<SeriesId>; 2], store: &SeriesStore) -> NodeMemory {
-    let read = |id: Option<SeriesId>| match id.map(|id| store.latest(id)) {
-        Some(Reading::Value(value)) if value.is_nan() => Reading::Failed,
-        Some(reading) => reading,
-        None => Reading::Failed,
+    let read = |id: Option<SeriesId>| {
+        let value = id.and_then(|id| store.latest(id).value()).filter(|value| !value.is_nan());
+        value.map_or(Reading::Failed, Reading::Value)
     };
     NodeMemory { total: read(total), available: read(available) }
 }
@@ -468,7 +467,7 @@ impl RemoteNode {
         self.schema = Arc::clone(schema);
         self.settle(store);
         for gone in before.iter().filter(|id| !self.ids.contains(id)) {
-            store.append(*gone, at.timeline_ms(), Reading::Value(stale_marker()));
+            store.end(*gone, at.timeline_ms());
         }
         Ok(())
     }
@@ -505,7 +504,7 @@ impl RemoteNode {
 
     fn end(&self, at: Moment, store: &mut SeriesStore) {
         for id in &self.ids {
-            store.append(*id, at.timeline_ms(), Reading::Value(stale_marker()));
+            store.end(*id, at.timeline_ms());
         }
     }
 

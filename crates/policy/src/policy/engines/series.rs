@@ -71,7 +71,7 @@ pub(super) struct NodeCells {
 impl NodeCells {
     pub(super) fn new(counters: &mut Counters, store: &mut SeriesStore) -> Self {
         let engines = counters.cell(store, &SeriesKey::new("uma_engines", &[]));
-        counters.retire(engines);
+        counters.set_reading(engines, Reading::Failed);
         let mut cell = |name: &str, labels: &[(&str, &str)]| {
             counters.cell(store, &SeriesKey::new(name, labels))
         };
@@ -105,7 +105,7 @@ impl NodeCells {
         counters.add(self.release_count, 1.0);
     }
 
-    /// Publishes nothing before the first sample.
+    /// Before the first sample their number is unknown.
     pub(super) fn publish(
         &self,
         engines: usize,
@@ -113,12 +113,10 @@ impl NodeCells {
         is_known: bool,
         counters: &mut Counters,
     ) {
-        let reading = match (has_sampled, is_known) {
-            (false, _) => Reading::Unsupported,
-            (true, false) => Reading::Failed,
-            (true, true) => Reading::Value(engines as f64),
-        };
-        counters.set_reading(self.engines, reading);
+        match has_sampled && is_known {
+            true => counters.set(self.engines, engines as f64),
+            false => counters.set_reading(self.engines, Reading::Failed),
+        }
     }
 }
 
@@ -209,7 +207,7 @@ impl EngineCells {
         let both = [(&self.owned, owned), (&self.outstanding, outstanding)];
         for (cells, memory) in both {
             for (cell, (_, of)) in cells.iter().zip(LEFT) {
-                counters.set_reading(*cell, of(memory).map(|bytes| bytes as f64).into());
+                counters.set_or_retire(*cell, of(memory).map(|bytes| bytes as f64).into());
             }
         }
     }
@@ -223,7 +221,7 @@ impl EngineCells {
 
     /// How much it will still grow; `None`: unknown.
     pub(super) fn set_expected_growth(&self, bytes: Option<u64>, counters: &mut Counters) {
-        counters.set_reading(self.expected_growth, bytes.map(|bytes| bytes as f64).into());
+        counters.set_or_retire(self.expected_growth, bytes.map(|bytes| bytes as f64).into());
     }
 
     /// How its lowest available memory differs from that of other loads.
@@ -233,7 +231,7 @@ impl EngineCells {
         counters: &mut Counters,
     ) {
         for (cell, bytes) in self.floor_change.iter().zip(bytes) {
-            counters.set_reading(*cell, bytes.into());
+            counters.set_or_retire(*cell, bytes.into());
         }
     }
 
@@ -310,8 +308,9 @@ impl EngineCells {
         counters.set(self.phase_seconds, since.as_secs_f64());
         counters.set(self.stuck, f64::from(life.is_stuck()));
         let still = life.without_progress().map(|still| still.as_secs_f64());
-        counters.set_reading(self.without_progress, still.into());
-        counters.set_reading(self.load_read, life.load_read().map(|bytes| bytes as f64).into());
+        counters.set_or_retire(self.without_progress, still.into());
+        let load_read = life.load_read().map(|bytes| bytes as f64);
+        counters.set_or_retire(self.load_read, load_read.into());
         let processes = &life.seen().processes;
         for (cell, (_, of)) in self.memory.iter().zip(MEMORY) {
             counters.set_reading(*cell, sum(processes, of));
@@ -319,10 +318,11 @@ impl EngineCells {
         counters.set_reading(self.mapped, sum(processes, |process| process.mapped_bytes));
         counters.set(self.orphans, orphans(life.seen()).count() as f64);
         counters.set(self.processes, processes.len() as f64);
-        counters.set_reading(self.requests, life.requests().map(|requests| requests as f64));
+        // An engine that does not report its load lacks it, and not the machine.
+        counters.set_or_retire(self.requests, life.requests().map(|requests| requests as f64));
         let load = life.load();
         for (cell, (_, of)) in self.load.iter().zip(LOAD) {
-            counters.set_reading(*cell, of(&load));
+            counters.set_or_retire(*cell, of(&load));
         }
     }
 }

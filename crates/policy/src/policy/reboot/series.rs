@@ -4,7 +4,7 @@ use promql_rules::store::SeriesStore;
 
 use super::Reboots;
 use super::pending::PendingReboot;
-use crate::model::{Reading, RebootResult, RebootStage, SeriesKey};
+use crate::model::{RebootResult, RebootStage, SeriesKey};
 use crate::policy::counters::{Cell, Counters};
 
 /// The series of reboots.
@@ -48,12 +48,12 @@ impl RebootCells {
         let pending = known.pending.as_ref();
         let due = pending.and_then(|pending| pending.scheduled.plan.due);
         let due = due.map(|due| due.utc_ms() as f64 / 1_000.0);
-        counters.set_reading(self.scheduled, Reading::from(due));
+        counters.set_or_retire(self.scheduled, due.into());
         let present = pending.map(PendingReboot::public_stage).unwrap_or_default();
         for (cell, stage) in self.stages.iter().zip(RebootStage::ALL) {
             counters.set(*cell, f64::from(stage == present));
         }
         counters.set(self.did_not_help, known.did_not_help() as f64);
-        counters.set_reading(self.left, Reading::from(left.map(f64::from)));
+        counters.set_or_retire(self.left, left.map(f64::from).into());
     }
 }

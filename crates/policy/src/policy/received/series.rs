@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use promql_rules::Labels;
-use promql_rules::store::{SeriesId, SeriesStore, stale_marker};
+use promql_rules::store::{SeriesId, SeriesStore};
 
 use crate::model::{
     ALERTS, Moment, Reading, ReceivedAlerts, ReceivedIgnored, ReceivedTurn, SeriesKey,
@@ -91,7 +91,7 @@ impl Slots {
         if slot.holders == 0 {
             self.shown -= 1;
             slot.ended = at.uptime;
-            store.append(slot.id, at.timeline_ms(), Reading::Value(stale_marker()));
+            store.end(slot.id, at.timeline_ms());
         }
     }
 

@@ -29,6 +29,31 @@ fn picture(store: &SeriesStore, ids: &[SeriesId], now_ms: i64) -> String {
     format!("{:?}", ids.iter().map(of).collect::<Vec<_>>())
 }
 
+/// A rule on what is not configured, or has not happened yet, has nothing to read.
+#[test]
+fn only_what_the_machine_lacks_is_unsupported() {
+    let at = Moment { uptime: Duration::from_secs(9), utc: Timestamp::UNIX_EPOCH };
+    for (source, is_unsupported) in [
+        (Source::Pressure, true),
+        (Source::Gpu, true),
+        (Source::Daemon, false),
+        (Source::BlackBox, false),
+        (Source::Alertmanager, false),
+    ] {
+        let (mut table, mut store) = (SourceTable::default(), SeriesStore::default());
+        let (schema, took) = (schema(1), Duration::ZERO);
+        let id = store.intern(&schema.series[0]);
+        for value in [Reading::Unsupported, Reading::Value(1.0), Reading::Unsupported] {
+            let values = vec![value; 2];
+            let schema = Arc::clone(&schema);
+            table.take(at, &Readings { source, schema, values, took, error: None }, &mut store);
+            let lacks = store.latest_read(id) == Some(Reading::Unsupported);
+            assert_eq!(lacks, is_unsupported && value == Reading::Unsupported, "{source:?}");
+        }
+        assert_eq!(store.at(id, at.timeline_ms()), None);
+    }
+}
+
 proptest! {
     /// A past that is asked for later, other writers, changed schemas and series that are there
     /// twice included.
@@ -72,7 +97,7 @@ proptest! {
                 for gone in was.into_iter().flat_map(series) {
                     if !series(place).any(|key| key == gone) {
                         let id = plain.intern(gone);
-                        plain.append(id, at_ms, Reading::Unsupported);
+                        plain.end(id, at_ms);
                     }
                 }
                 let values: Vec<_> = values.iter().copied().take(series(place).len()).collect();

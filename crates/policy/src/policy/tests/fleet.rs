@@ -48,7 +48,7 @@ fn read(from: &str, world: &mut World) -> Observation {
     let is_wanted = |key: &&SeriesKey| [CLAIMED, ACTED].contains(&&*key.name);
     let (mut series, mut values) = (Vec::new(), Vec::new());
     for (key, value) in status.series.iter().zip(status.values.iter()) {
-        if is_wanted(&key) && value.value().is_some() {
+        if is_wanted(&key) && value.sample().is_some() {
             series.push(series_of_node(key, &cluster, &node));
             values.push(*value);
         }

@@ -180,7 +180,7 @@ impl LoadWorld {
     fn value(&mut self, name: &str) -> Option<f64> {
         let status = self.policy.status(moment(self.now));
         let place = status.series.iter().position(|key| key.to_string() == name)?;
-        status.values[place].value()
+        status.values[place].sample()
     }
 }
 

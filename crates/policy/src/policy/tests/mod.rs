@@ -95,7 +95,7 @@ impl World {
     pub(super) fn value(&mut self, series: &str) -> Option<f64> {
         let status = self.policy.status(self.at);
         let position = status.series.iter().position(|key| key.to_string() == series)?;
-        status.values[position].value()
+        status.values[position].sample()
     }
 }
 
