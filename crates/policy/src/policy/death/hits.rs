@@ -24,7 +24,7 @@ const FOLLOWS_WITHIN: Duration = Duration::from_secs(60);
 /// Clock ticks a second in `/proc`, on every architecture.
 const TICKS: u64 = 100;
 
-const SIGKILL: i32 = 9;
+pub(super) const SIGKILL: i32 = 9;
 pub(super) const SIGTERM: i32 = 15;
 
 /// Something that killed one of them.

@@ -115,8 +115,10 @@ pub struct Circumstances<'a> {
     /// Whether something runs it that stops it for reasons of its own: a container runtime,
     /// systemd, `umawarden launch`.
     pub is_supervised: bool,
-    /// Whether memory was short shortly before its end. `memory` may be of a moment after it.
-    pub was_memory_short: bool,
+    /// Whether memory ran short shortly before its end, so that an OOM killer of user space, whose
+    /// journal is not read, may have ended it. That memory is short and was so for long shows
+    /// nothing.
+    pub has_run_short: bool,
     /// By how much `oom_kill` of its own control group rose while it lived.
     pub oom_kills: Option<u64>,
     /// Docker's `State.OOMKilled`; of a pod's container, the reason `OOMKilled` of the CRI.
@@ -163,14 +165,16 @@ pub fn explain(death: &Circumstances<'_>, ended: Moment) -> DeathReport {
         not_known.push("the kernel log could not be read: OOM kills are not seen".to_owned());
     }
     let lived = death.began.map(|began| ended.uptime.saturating_sub(began).as_secs_f64());
+    let reason = logged_reason(&killer, &words);
+    let is_failure = is_failure(death, &killer, &killed_workers, &words);
     let mut report = DeathReport {
         who: death.who.clone(),
         exit: death.exit,
         ended: ended.utc,
         lived_seconds: lived,
         phase: death.phase,
-        is_failure: is_failure(death, &killer, &killed_workers, &words),
-        killer,
+        is_failure,
+        killer: or_unknown(death, killer),
         proofs,
         killed_workers,
         orphans: orphans(death),
@@ -182,11 +186,28 @@ pub fn explain(death: &Circumstances<'_>, ended: Moment) -> DeathReport {
         advice: Vec::new(),
         not_known,
     };
-    let reason = logged_reason(&report.killer, &words);
     report.cause = reason.map(|reason| reason.cause().to_owned());
     report.ranks = death.ranks.and_then(|ranks| ranks(&report));
     report.advice = advice::advice(&report, reason, death.is_pod_stopped);
     report
+}
+
+/// A signal without a sender while memory ran short is neither laid to a person nor to a lack of
+/// memory.
+fn or_unknown(death: &Circumstances<'_>, killer: Killer) -> Killer {
+    match killer {
+        Killer::Signal { signal: signal @ (hits::SIGKILL | hits::SIGTERM), sender: None }
+            if death.has_run_short =>
+        {
+            let why = format!(
+                "{} from an unknown process, after memory ran short: a person or an OOM killer of \
+                 user space (`journalctl -u earlyoom -u systemd-oomd`)",
+                signal_name(signal)
+            );
+            Killer::Unknown { why }
+        }
+        killer => killer,
+    }
 }
 
 /// The hit that began it all: the earliest that is not too long ago.
@@ -365,20 +386,9 @@ fn is_failure(
 /// alone of these.
 fn is_ended_by_hand(death: &Circumstances<'_>, killer: &Killer) -> bool {
     let Killer::Signal { signal, sender: None } = killer else { return false };
-    let is_short = death.was_memory_short || death.memory.as_ref().is_some_and(is_memory_short);
-    let may_be_earlyoom = is_short && *signal == hits::SIGTERM;
+    let may_be_earlyoom = death.has_run_short && *signal == hits::SIGTERM;
     !death.is_supervised
         && !may_be_earlyoom
         && hits::is_request(*signal)
         && death.exit.signal() == Some(*signal)
-}
-
-/// Whether earlyoom may have sent the SIGTERM. By default it does below a tenth of memory and of
-/// swap, and the daemon does not read its journal. A tenth of the swap of DGX OS (16 GB) is less
-/// than 1/64 of its memory.
-fn is_memory_short(memory: &DeathMemory) -> bool {
-    let Some((total, available)) = memory.total_bytes.zip(memory.available_bytes) else {
-        return false;
-    };
-    available < total / 10 && memory.swap_free_bytes.is_none_or(|free| free < total / 64)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use promql_rules::store::SeriesStore;
 
 use super::hits::{SIGTERM, is_own_fault};
-use super::{Circumstances, EndRequest, OwnStop, Relative, explain, is_memory_short};
+use super::{EndRequest, Circumstances, OwnStop, Relative, explain};
 use crate::model::{
     Action, DeathMemory, DeathReport, Deceased, DecisionId, DecisionRecord, EngineHealth,
     EnginePhase, EngineProcess, EngineSeen, Event, EventKind, ExitStatus, KernelEvent, LastHealth,
@@ -36,6 +36,11 @@ const KILLED_BEFORE_SECONDS: i64 = 60;
 /// An engine that an OOM killer of user space has asked to end takes so long. A guess.
 const SHORT_BEFORE: Duration = Duration::from_secs(10);
 
+/// An OOM killer of user space acts within this time after memory ran short. It looks at least
+/// once a second, and a few others may die first, since what the driver has counts for no process.
+/// A guess. A node may serve for days with a twentieth of its memory: nothing there kills for that.
+const KILLS_WITHIN: Duration = Duration::from_secs(60);
+
 /// Recent kills, by the kernel, by user space, and by this program.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct Kills {
@@ -44,8 +49,15 @@ pub(in crate::policy) struct Kills {
     stops: VecDeque<OwnStop>,
     /// Those without an outcome yet.
     running: BTreeSet<DecisionId>,
-    /// When memory was short last, on the uptime clock.
-    short_at: Option<Duration>,
+    shortage: Option<Shortage>,
+}
+
+/// The last time in which memory was short, on the uptime clock.
+#[derive(Clone, Copy, Debug)]
+struct Shortage {
+    /// Its begin. Less than [`KILLS_WITHIN`] between two is one.
+    since: Duration,
+    last: Duration,
 }
 
 impl Kills {
@@ -64,21 +76,19 @@ impl Kills {
 
     /// Remembers when memory is short: once an end is noticed, most of what the engine had is free.
     pub(in crate::policy) fn observe_memory(&mut self, now: Duration, store: &SeriesStore) {
-        let of = |name| bytes(store.latest_of(name, &[]));
-        let memory = DeathMemory {
-            total_bytes: of("uma_memory_total_bytes"),
-            available_bytes: of("uma_memory_available_bytes"),
-            swap_free_bytes: of("uma_swap_free_bytes"),
-            ..DeathMemory::default()
-        };
-        if is_memory_short(&memory) {
-            self.short_at = Some(now);
+        if is_memory_short(store) {
+            let goes_on = |shortage: &Shortage| now.saturating_sub(shortage.last) <= KILLS_WITHIN;
+            let since = self.shortage.filter(goes_on).map_or(now, |shortage| shortage.since);
+            self.shortage = Some(Shortage { since, last: now });
         }
     }
 
-    /// Whether memory was short shortly before an end was noticed.
-    fn was_memory_short(&self, noticed: Duration) -> bool {
-        self.short_at.is_some_and(|at| noticed.saturating_sub(at) <= SHORT_BEFORE)
+    /// Whether memory ran short shortly before an end was noticed.
+    fn ran_short(&self, noticed: Duration) -> bool {
+        self.shortage.is_some_and(|Shortage { since, last }| {
+            let is_new = noticed.checked_sub(since).is_some_and(|age| age <= KILLS_WITHIN);
+            is_new && noticed.saturating_sub(last) <= SHORT_BEFORE
+        })
     }
 
     /// Records a decision of this program to stop an engine.
@@ -181,6 +191,16 @@ fn bytes(reading: Reading<f64>) -> Option<u64> {
     }
 }
 
+/// Whether earlyoom would kill: by default it does at a tenth of memory and of swap, if there is
+/// any.
+fn is_memory_short(store: &SeriesStore) -> bool {
+    let of = |name| bytes(store.latest_of(name, &[]));
+    let memory = of("uma_memory_total_bytes").zip(of("uma_memory_available_bytes"));
+    let swap = of("uma_swap_total_bytes").zip(of("uma_swap_free_bytes"));
+    memory.is_some_and(|(total, available)| available < total / 10)
+        && swap.is_none_or(|(total, free)| free <= total / 10)
+}
+
 /// Memory at this moment.
 pub(in crate::policy) fn memory(context: &Context<'_>, engine: Option<&EngineSeen>) -> DeathMemory {
     let bytes = |name| bytes(context.latest(name));
@@ -254,7 +274,7 @@ impl ObservedDeath<'_> {
             ray_kills: ray_kills.as_deref().unwrap_or_default(),
             asked: self.asked(exit, ended),
             is_supervised: self.is_supervised(),
-            was_memory_short: context.kills.was_memory_short(self.noticed),
+            has_run_short: context.kills.ran_short(self.noticed),
             docker_oom_killed: self.end.filter(|_| is_container).map(|end| end.is_oom_killed),
             is_pod_stopped: self.end.is_some_and(|end| end.is_pod_stopped),
             is_cgroup_own: self.held.is_some(),
