@@ -144,11 +144,12 @@ fn killed(rest: &str, memcg: bool, global: bool) -> Option<OomLine<'_>> {
         None => rest,
     };
     let rest = rest.strip_prefix(" (")?;
-    let whole = rest.rfind(')').and_then(|end| {
-        let figures = rest.get(end + 1..)?;
+    // Tools put words in brackets behind the figures, too.
+    let whole = rest.rmatch_indices(')').find_map(|(end, _)| {
+        let (comm, figures) = (rest.get(..end)?, rest.get(end + 1..)?);
         let known = figures.is_empty()
             || [" total-vm:", " vsz:", ", UID "].iter().any(|start| figures.starts_with(start));
-        known.then_some((rest.get(..end)?, figures))
+        (known && fits_comm(comm)).then_some((comm, figures))
     });
     let named = memcg || global;
     let Some((comm, figures)) = whole else {

@@ -545,6 +545,13 @@ fn a_line_of_talos_counts_in_texts_only() {
 }
 
 #[test]
+fn words_in_brackets_behind_the_figures_are_no_name() {
+    let killed = "Out of memory: Killed process 7 (a b) total-vm:1kB, anon-rss:2kB, file-rss:0kB, \
+                  shmem-rss:0kB, UID:0 pgtables:1kB oom_score_adj:0:  1 Time(s)";
+    assert_eq!(kills(&events(&[killed])), [(7, "a b".to_owned())]);
+}
+
+#[test]
 fn a_kill_that_a_person_requested_is_distinguished() {
     let request = "sysrq: Manual OOM execution";
     let killed = "Out of memory: Killed process 7 (a) total-vm:1kB, anon-rss:1kB, file-rss:0kB, \
