@@ -90,6 +90,17 @@ const WORDINGS: &[(&str, &str)] = &[
     ("NVRM: GPU 0000:0a:00.0: rm_init_adapter failed, device minor number 5", "gpu_init_failed"),
     ("NVRM: rm_init_adapter failed, device minor number 0", "gpu_init_failed"),
     ("NVRM: rm_init_adapter(0) failed", ""),
+    ("NVRM: rm_init_adapter failed for device bearing minor number 0", "gpu_init_failed"),
+    ("NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out", "gpu_lost"),
+    ("NVRM: _kgspRpcRecvPoll: LibOS heartbeat timed out", "gpu_lost"),
+    ("NVRM: kflcnWaitForHaltRiscv_GA102: Timeout waiting for RISC-V to halt", "gpu_lost"),
+    ("NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout: 7", ""),
+    ("nvidia-uvm: Encountered a global fatal error: x", ""),
+    ("NVRM: GPU0 GSP RM initialization failed, status Out of memory [NV_ERR_NO_MEMORY]", ""),
+    ("NVRM: Out of memory [NV_ERR_NO_MEMORY] (0x51) from _memdescAllocInternal", ""),
+    ("SLUB: Unable to allocate memory on node -1, gfp=0x820(GFP_ATOMIC)", ""),
+    ("mce: Uncorrected hardware memory error in user-access at 8a398a400", ""),
+    ("EDAC MC0: 1 UE multi-bit ECC on unknown memory (node:1 card:4 page:0xb50c68c)", ""),
     ("NVRM: VM: nv_alloc_pages: failed to allocate 4096 pages", "nv_no_memory"),
     ("NVRM: GPU 0000:01:00.0: Failed to allocate memory", ""),
     ("NVRM: _issueRpcAndWait: rpcSendMessage failed with status 0x0000000f for fn 10!", ""),
@@ -112,6 +123,10 @@ const WORDINGS: &[(&str, &str)] = &[
         "memory_failure",
     ),
     ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 3", ""),
+    ("watchdog: CPU 5 self-detected hard LOCKUP @ _raw_spin_lock+0x1c/0x40", ""),
+    ("watchdog: CPU 5 detected hard LOCKUP on other CPUs 3", ""),
+    ("Kernel panic - not syncing: Hard LOCKUP", ""),
+    ("---[ end Kernel panic - not syncing: System is deadlocked on memory ]---", ""),
     ("BUG: workqueue lockup - pool cpus=3 node=0 flags=0x0 nice=0 stuck for 37s!", ""),
     ("rcu: rcu_preempt kthread starved for 21003 jiffies! g2229 f0x0", ""),
     ("Kernel panic - not syncing: hung_task: blocked tasks", ""),
@@ -140,6 +155,8 @@ fn lines_about_other_things_are_not_noticed() {
         "emerge: vmalloc: allocation failure: 20480 bytes, mode:0x14000c0(GFP_KERNEL)",
         "app.service: Killing process 1234 (python3) with signal SIGKILL.",
         "a.service: systemd-oomd killed 1 process(es) in this unit.",
+        "EDAC MC0: 1 CE single-bit ECC on unknown memory (node:1 card:4 page:0xb50c68c)",
+        "NVRM: dmaAllocMapping_GM107: can't alloc VA space for mapping.",
         "supervisord: sending SIGTERM to process 12",
     ] {
         let (kinds, unread) = read(&messages(format!("[   12.345678] {text}").as_bytes()));
@@ -154,6 +171,18 @@ fn a_companion_of_an_event_is_not_noticed() {
                [  2.000001] rcu: INFO: rcu_preempt self-detected stall on CPU\n\
                [  2.000002] rcu: rcu_preempt kthread starved for 21003 jiffies! g2229 f0x0\n";
     assert_eq!(read(&messages(log.as_bytes())), (vec!["xid", "rcu_stall"], 0));
+    let deadlocked = "Kernel panic - not syncing: System is deadlocked on memory";
+    let log = format!(
+        "[  1.000001] x invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0\n\
+         [  1.000002] {deadlocked}\n\
+         [  1.000003] ---[ end {deadlocked} ]---\n\
+         [  2.000001] EDAC MC0: 1 UE multi-bit ECC on unknown memory (node:1)\n\
+         [  2.000002] Memory failure: 0x8a398a: recovery action for huge page: Recovered\n\
+         [  3.000001] x: page allocation failure: order:4, mode:0x40dc0(GFP_KERNEL)\n\
+         [  3.000002] SLUB: Unable to allocate memory on node -1, gfp=0x820(GFP_ATOMIC)\n"
+    );
+    let kinds = vec!["oom_panic", "memory_failure", "page_alloc_failure"];
+    assert_eq!(read(&messages(log.as_bytes())), (kinds, 0));
 }
 
 #[test]

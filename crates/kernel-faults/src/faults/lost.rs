@@ -17,6 +17,16 @@ enum Report {
     Xid,
     /// It cannot be initialised: each try of each program fails.
     Uninitialised,
+    /// UVM gave up: it and the resource manager both write that.
+    UvmFatal,
+}
+
+impl Report {
+    /// Whether both may be of one fault.
+    fn may_be(self, other: Self) -> bool {
+        let is_loss = |report: Self| matches!(report, Self::Lost | Self::Xid);
+        self == other || (is_loss(self) && is_loss(other))
+    }
 }
 
 /// A line that a device is gone, or an Xid that says so.
@@ -77,23 +87,23 @@ impl EventAssembler {
             KernelEvent::GpuInitFailed { pci, .. } => {
                 (Device { pci: pci.clone(), gpu: None }, Report::Uninitialised)
             }
+            KernelEvent::UvmFatal => (Device::default(), Report::UvmFatal),
             _ => return out.push(anchor.event(event)),
         };
-        let is_uninitialised = report == Report::Uninitialised;
-        let mut known = self.lost.iter_mut().filter(|lost| {
-            (lost.report == Report::Uninitialised) == is_uninitialised
-                && lost.device.may_be(&device)
-        });
+        let mut known = self
+            .lost
+            .iter_mut()
+            .filter(|lost| lost.report.may_be(report) && lost.device.may_be(&device));
         let mut lost =
             LostDevice { anchor, at: self.now, device: device.clone(), report, waiting: None };
         match report {
             Report::Xid => known.for_each(|lost| lost.waiting = None),
-            Report::Lost | Report::Uninitialised if known.next().is_some() => return,
-            Report::Lost | Report::Uninitialised => {}
+            _ if known.next().is_some() => return,
+            _ => {}
         }
         match report {
             Report::Lost => lost.waiting = Some(event),
-            Report::Xid | Report::Uninitialised => out.push(anchor.event(event)),
+            Report::Xid | Report::Uninitialised | Report::UvmFatal => out.push(anchor.event(event)),
         }
         self.push_lost(lost, out);
     }
@@ -153,6 +163,21 @@ mod tests {
         assert_eq!(kinds(&lines), expected);
         let old = "NVRM: RmInitAdapter failed! (0x30:0xffffffff:858)";
         assert_eq!(kinds(&[(1, old), (2, old)]), [("gpu_init_failed", Some(0))]);
+    }
+
+    #[test]
+    fn uvm_gives_up_once_whoever_writes_it() {
+        let own = "nvidia-uvm: uvm_global.c:435 uvm_global_set_fatal_error_impl[pid:7] \
+                   Encountered a global fatal error: RC error [NV_ERR_RC_ERROR]";
+        let driver = "NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, \
+                      requiring os reboot to recover.";
+        assert_eq!(kinds(&[(1, own), (1, driver)]), [("uvm_fatal", Some(0))]);
+        assert_eq!(kinds(&[(1, driver), (1, LOST)]).len(), 2);
+        let later = own.replace("] E", "] ERROR: E");
+        assert_eq!(kinds(&[(1, own), (60, &later)]).len(), 2);
+        let of_another = own.replace("nvidia-uvm: ", "");
+        let without_place = "nvidia-uvm: x Encountered a global fatal error: x";
+        assert_eq!(kinds(&[(1, &of_another), (1, without_place)]), []);
     }
 
     #[test]

@@ -223,7 +223,7 @@ impl EventAssembler {
         let (event, unfinished) = match message {
             Nvidia::Event(event) => (Some(event), false),
             Nvidia::Unfinished(event) => (event, true),
-            Nvidia::Other => return,
+            Nvidia::AddressSpace | Nvidia::Other => return,
         };
         if !unfinished {
             if let Some(event) = event {

@@ -13,7 +13,9 @@ pub(super) enum Nvidia {
     Event(KernelEvent),
     /// A fault whose end may follow in the next record.
     Unfinished(Option<KernelEvent>),
-    /// No fault.
+    /// A GPU's address space is full: memory is not short.
+    AddressSpace,
+    /// No fault that is known.
     Other,
 }
 
@@ -75,11 +77,28 @@ fn uvm_fatal(text: &str) -> Option<Nvidia> {
         };
     let (_, text) = gpu_prefix(text);
     let named = identifier(text).and_then(|(_, rest)| rest.strip_prefix(": "));
-    if text.starts_with(FATAL) || named.is_some_and(|text| text.starts_with(FATAL)) {
+    let is_fatal = text.starts_with(FATAL)
+        || named.is_some_and(|text| text.starts_with(FATAL))
+        || (prefixed && uvm_print(text).is_some_and(|text| text.starts_with(UVM_FATAL)));
+    if is_fatal {
         return Some(Nvidia::Event(KernelEvent::UvmFatal));
     }
     let cut = prefixed && (begins(text, FATAL) || named.is_some_and(|text| begins(text, FATAL)));
     cut.then_some(Nvidia::Unfinished(None))
+}
+
+/// The words of UVM itself, which older drivers write alone.
+pub(super) const UVM_FATAL: &str = "Encountered a global fatal error: ";
+
+/// The text after `uvm_global.c:399 uvm_global_set_fatal_error_impl[pid:4242] ` (`UVM_ERR_PRINT`
+/// of uvm_common.h).
+fn uvm_print(text: &str) -> Option<&str> {
+    let (file, rest) = text.split_once(':')?;
+    let (_line, rest) = number(rest)?;
+    let (_function, rest) = identifier(rest.strip_prefix(' ')?)?;
+    let (_pid, rest) = pid(rest.strip_prefix("[pid:")?)?;
+    let rest = rest.strip_prefix(']')?.trim_start();
+    file.ends_with(".c").then(|| rest.strip_prefix("ERROR: ").unwrap_or(rest))
 }
 
 const CHECKS: [&str; 4] =
@@ -115,7 +134,7 @@ fn check(function: &str, gpu: Option<u32>, rest: &str) -> Nvidia {
     }
     let (expression, location, whole) = origin(rest);
     if is_address_space(expression, location) {
-        return Nvidia::Other;
+        return Nvidia::AddressSpace;
     }
     let event = KernelEvent::NvNoMemory {
         function: function.to_owned(),
@@ -277,7 +296,7 @@ fn lost(gpu: Option<u32>, message: &str) -> Option<Nvidia> {
         let is_lost = is_pci(pci) && text.starts_with("has fallen off the bus");
         return is_lost.then(|| event(Some(pci), GpuLossSign::OffBus)).flatten();
     }
-    if message.starts_with("RmInitAdapter failed! (") || message.starts_with(INIT_FAILED) {
+    if message.starts_with("RmInitAdapter failed! (") || minor(message).is_some() {
         return init_failed(None, message);
     }
     if let Some(rest) = message.strip_prefix("Rate limiting GSP RPC error prints for GPU at PCI:") {
@@ -289,19 +308,27 @@ fn lost(gpu: Option<u32>, message: &str) -> Option<Nvidia> {
     event(None, sign(rest.strip_prefix(": ")?)?)
 }
 
-/// What follows the codes of a failed initialisation.
-const INIT_FAILED: &str = "rm_init_adapter failed, device minor number ";
+/// What follows the codes of a failed initialisation; older drivers write the second.
+pub(super) const INIT_FAILED: [&str; 2] = [
+    "rm_init_adapter failed, device minor number ",
+    "rm_init_adapter failed for device bearing minor number ",
+];
 /// The status of one whose codes are missing.
 const UNKNOWN_STATUS: &str = "unknown";
 
 /// `RmInitAdapter failed! (0x62:0x40:2168)`.
 fn init_failed(pci: Option<&str>, text: &str) -> Option<Nvidia> {
-    let status = match text.strip_prefix(INIT_FAILED) {
+    let status = match minor(text) {
         Some(minor) => whole_pid(minor.trim_end()).map(|_| UNKNOWN_STATUS)?,
         None => text.strip_prefix("RmInitAdapter failed! (")?.split_once(')')?.0,
     };
     let (pci, status) = (pci.map(str::to_owned), status.to_owned());
     Some(Nvidia::Event(KernelEvent::GpuInitFailed { pci, status }))
+}
+
+/// The number of the device that could not be initialised.
+fn minor(text: &str) -> Option<&str> {
+    INIT_FAILED.iter().find_map(|words| text.strip_prefix(words))
 }
 
 fn unfinished() -> Option<Nvidia> {
@@ -314,8 +341,11 @@ pub(super) const RESETS: [&str; 2] = [
     "(the GPU may be in a bad state and may need to be reset)",
 ];
 /// The driver's words for a GSP that does not respond.
-pub(super) const TIMEOUTS: [&str; 7] = [
+pub(super) const TIMEOUTS: [&str; 10] = [
     "Heartbeat timed out, ",
+    "GSP RM heartbeat timed out",
+    "LibOS heartbeat timed out",
+    "Timeout waiting for RISC-V to halt",
     "Timeout waiting for GSP ",
     "SEC2 GSP Boot:Timeout waiting for GSP ",
     "Timeout waiting for lockdown release",

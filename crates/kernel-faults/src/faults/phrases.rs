@@ -46,7 +46,7 @@ type Phrase = (&'static str, Then, &'static str);
 
 /// Words that only lines about faults have, wherever in the line they are. The driver has more
 /// wordings than events.
-const PHRASES: [Phrase; 64] = [
+const PHRASES: [Phrase; 71] = [
     ("Out of memory: Killed process ", Then::Digit, ""),
     ("Out of memory: Kill process ", Then::Digit, ""),
     ("out of memory: Killed process ", Then::Digit, ""),
@@ -73,9 +73,10 @@ const PHRASES: [Phrase; 64] = [
     ("fallen off the bus and is not responding", Then::Any, ""),
     ("The GPU likely needs to be reset", Then::Any, ""),
     ("RmInitAdapter failed! (0x", Then::Any, ""),
-    ("NVRM: ", Then::Any, "rm_init_adapter failed, device minor number "),
     ("NVRM: rm_init_adapter(", Then::Digit, ") failed"),
     ("rpcSendMessage failed with status 0x", Then::Any, ""),
+    ("NVRM: ", Then::Any, WATCHDOG),
+    ("nvidia-uvm: ", Then::Any, nvidia::UVM_FATAL),
     ("NVRM: ", Then::Any, "ailed to allocate "),
     ("DMA alloc FAILED: [", Then::Any, ""),
     ("nvgpu: ", Then::Any, "ailed to alloc"),
@@ -87,10 +88,14 @@ const PHRASES: [Phrase; 64] = [
     ("page allocation failure: order:", Then::Digit, ""),
     ("page allocation failure. order:", Then::Digit, ""),
     ("page allocation stalls for ", Then::Digit, ""),
+    (SLUB, Then::Any, "gfp="),
     ("vmalloc error: size ", Then::Digit, ""),
     ("vmalloc: allocation failure, allocated ", Then::Digit, " bytes"),
     ("BUG: soft lockup - CPU#", Then::Digit, ""),
     ("detected hard LOCKUP on cpu ", Then::Digit, ""),
+    ("detected hard LOCKUP on other CPUs ", Then::Digit, ""),
+    ("self-detected hard LOCKUP @ ", Then::Any, ""),
+    ("syncing: Hard LOCKUP", Then::Any, ""),
     ("BUG: workqueue lockup - pool ", Then::Any, ""),
     (" kthread starved for ", Then::Digit, " jiffies"),
     ("INFO: task ", Then::Any, " blocked for more than "),
@@ -99,6 +104,8 @@ const PHRASES: [Phrase; 64] = [
     ("syncing: softlockup: hung tasks", Then::Any, ""),
     ("syncing: RCU Stall", Then::Any, ""),
     ("Memory failure: 0x", Then::Hex, ""),
+    (UNCORRECTED, Then::Hex, ""),
+    ("EDAC MC", Then::Digit, " UE "),
     ("MCE 0x", Then::Hex, " due to hardware memory corruption"),
     ("MCE 0x", Then::Hex, ": forcibly killing "),
     ("MCE 0x", Then::Hex, " page recovery: "),
@@ -113,9 +120,15 @@ const PHRASES: [Phrase; 64] = [
     ("(tasks / actors) killed due to memory pressure (OOM)", Then::Any, ""),
 ];
 
+/// Words of lines that mostly accompany an event.
+const WATCHDOG: &str = "RC watchdog: GPU is probably locked!";
+const SLUB: &str = "SLUB: Unable to allocate memory on ";
+const UNCORRECTED: &str = "Uncorrected hardware memory error in user-access at ";
+
 /// All phrases with their numbers, by their first byte.
 static BY_FIRST_BYTE: LazyLock<Vec<Vec<(usize, Phrase)>>> = LazyLock::new(|| {
     let signs = nvidia::RESETS.into_iter().chain(nvidia::TIMEOUTS).chain([nvidia::BANNER]);
+    let signs = signs.chain(nvidia::INIT_FAILED);
     let of_driver = signs.map(|sign| ("NVRM", Then::Any, sign));
     let of_rcu = tasks::STALLS.into_iter().map(|stall| (stall, Then::Any, ""));
     let mut table = vec![Vec::new(); 256];
@@ -149,14 +162,20 @@ fn phrase(text: &str) -> Option<&str> {
 /// Kinds of events.
 type Kinds = &'static [&'static str];
 
-const KILLS: Kinds = &["oom_kill", "oom_no_victim"];
+const KILLS: Kinds = &["oom_kill", "oom_no_victim", "oom_panic"];
+const PANICS: Kinds = &["oom_no_victim", "oom_panic", "hung_task", "soft_lockup", "rcu_stall"];
 const LOSSES: Kinds = &["gpu_lost", "gpu_init_failed", "xid"];
 
 /// Words of lines that only accompany events of these kinds.
-const COMPANIONS: [(&str, Kinds); 8] = [
+const COMPANIONS: [(&str, Kinds); 13] = [
+    ("---[ end Kernel panic", PANICS),
     ("[NV_ERR_GPU_IS_LOST]", LOSSES),
     ("rpcSendMessage failed with status 0x", LOSSES),
     ("NVRM: rm_init_adapter(", LOSSES),
+    (WATCHDOG, LOSSES),
+    (SLUB, &["page_alloc_failure", "oom_kill"]),
+    (UNCORRECTED, &["memory_failure"]),
+    ("EDAC MC", &["memory_failure"]),
     ("nvgpu: ", &["nv_alloc_failed", "cma_alloc_failed", "page_alloc_failure"]),
     (" kthread starved for ", &["rcu_stall"]),
     ("syncing: RCU Stall", &["rcu_stall"]),
@@ -184,14 +203,8 @@ fn meaning(text: &str) -> Meaning {
         None => {}
     }
     let companion = COMPANIONS.iter().find(|(words, _)| text.contains(words));
-    let is_known = match nvidia::parse(text) {
-        Some(Nvidia::Event(_) | Nvidia::Unfinished(_)) => true,
-        Some(Nvidia::Other) => {
-            companion.is_none() && !text.contains("Xid (") && !text.contains("ailed to allocate ")
-        }
-        None => false,
-    };
-    let is_known = is_known
+    let driver = nvidia::parse(text);
+    let is_known = driver.is_some_and(|message| message != Nvidia::Other)
         || memory::allocation_failure(text).is_some()
         || memory::is_of_vmalloc(text)
         || memory::is_about_damage(text)
