@@ -151,8 +151,8 @@ impl LogText {
             1 => bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes),
             _ => bytes,
         };
-        let bytes = header::without_colours(bytes);
-        let text = kmsg::printable(&bytes);
+        let bytes = header::without_sequences(bytes);
+        let text = header::with_plain_blanks(kmsg::printable(header::without_noise(&bytes)));
         match self.prefix {
             Prefix::Unknown => self.prefix = prefix_of(&text),
             // The first line was only the rest of a message, or other text.

@@ -168,11 +168,8 @@ fn facility_number(name: &str) -> Option<u16> {
 /// `<6>`, `kern  :info  : ` (dmesg -x) or `kern:    info: ` (`talosctl dmesg`: `%s: %7s: [%s]: %s`
 /// in its v1alpha1_server.go) before the stamp.
 pub(super) fn facility(text: &str) -> (Option<u16>, &str) {
-    if let Some((priority, rest)) = text.strip_prefix('<').and_then(|rest| rest.split_once('>'))
-        && priority.len() <= 5
-        && let Ok(priority) = priority.parse::<u16>()
-    {
-        return (Some(priority >> 3), rest);
+    if let Some((facility, rest)) = numbered(text) {
+        return (Some(facility), rest);
     }
     let mut parts = text.splitn(3, ':');
     let (Some(name), Some(level), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
@@ -184,6 +181,13 @@ pub(super) fn facility(text: &str) -> (Option<u16>, &str) {
     }
 }
 
+/// `<6>`: a facility and a level.
+pub(super) fn numbered(text: &str) -> Option<(u16, &str)> {
+    let (priority, rest) = text.strip_prefix('<')?.split_once('>')?;
+    (priority.len() <= 5).then_some(())?;
+    Some((priority.parse::<u16>().ok()? >> 3, rest))
+}
+
 /// Lines of journalctl itself: `-- Boot … --`, `-- Logs begin at …`.
 pub(super) fn is_journal_notice(text: &str) -> bool {
     ["-- Boot ", "-- Reboot --", "-- Logs begin ", "-- Journal begins ", "-- No entries --"]
@@ -191,29 +195,78 @@ pub(super) fn is_journal_notice(text: &str) -> bool {
         .any(|start| text.starts_with(start))
 }
 
-/// The bytes without the colour sequences of dmesg and journalctl.
-pub(super) fn without_colours(bytes: &[u8]) -> Cow<'_, [u8]> {
-    if !bytes.contains(&0x1b) {
+/// A terminal's escape as `cat -v`, rsyslog and less write it.
+const ESCAPES: [&[u8]; 3] = [b"^[", b"#033", b"ESC"];
+
+/// The bytes without the sequences of a terminal: colours of dmesg and journalctl, titles, and
+/// moves of the cursor.
+pub(super) fn without_sequences(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if !bytes.iter().any(|byte| matches!(byte, 0x1b | b'^' | b'#' | b'E')) {
         return Cow::Borrowed(bytes);
     }
     let mut plain = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
     while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != 0x1b {
-            plain.push(*first);
-            continue;
-        }
-        let Some(parameters) = after.strip_prefix(b"[") else { continue };
-        let end = parameters.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b';'));
-        match end.map(|end| parameters.split_at(end)) {
-            Some((_, after)) if after.starts_with(b"m") || after.starts_with(b"K") => {
-                rest = after.get(1..).unwrap_or_default();
+        rest = match after_sequence(rest) {
+            Some(after) => after,
+            None => {
+                plain.push(*first);
+                after
             }
-            _ => {}
-        }
+        };
     }
     Cow::Owned(plain)
+}
+
+/// The bytes after the sequence of a terminal that begins them, or after an escape alone.
+fn after_sequence(bytes: &[u8]) -> Option<&[u8]> {
+    if let Some(after) = bytes.strip_prefix(b"\x1b") {
+        return Some(after_control(after).unwrap_or(after));
+    }
+    let after = ESCAPES.iter().find_map(|escape| bytes.strip_prefix(*escape))?;
+    // Of what is written out, only colours are sure to be no text.
+    let parameters = after.strip_prefix(b"[")?;
+    let end = parameters.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b';'))?;
+    parameters.get(end..)?.strip_prefix(b"m")
+}
+
+/// The bytes after a control function, whose escape precedes them (ECMA-48).
+fn after_control(bytes: &[u8]) -> Option<&[u8]> {
+    let (kind, rest) = bytes.split_first()?;
+    match kind {
+        b'[' => {
+            let end = rest.iter().position(|byte| !matches!(byte, b'0'..=b'?'))?;
+            let (last, rest) = rest.get(end..)?.split_first()?;
+            last.is_ascii_alphabetic().then_some(rest)
+        }
+        // A title, up to BEL or the next escape.
+        b']' => {
+            let end = rest.iter().position(|byte| matches!(byte, 0x07 | 0x1b))?;
+            let end = if rest.get(end) == Some(&0x07) { end + 1 } else { end };
+            rest.get(end..)
+        }
+        b'(' | b')' => rest.get(1..),
+        b'\\' => Some(rest),
+        _ => None,
+    }
+}
+
+/// The bytes without what a serial line or a terminal puts before a line. Tabs stay, and the
+/// separator of JSON records.
+pub(super) fn without_noise(bytes: &[u8]) -> &[u8] {
+    let is_noise = |byte: &u8| matches!(byte, 0..=8 | 0x0b..=0x1a | 0x7f);
+    let begin = bytes.iter().position(|byte| !is_noise(byte)).unwrap_or(bytes.len());
+    bytes.get(begin..).unwrap_or_default()
+}
+
+/// The text with plain blanks: web pages and chats have others, some without a width.
+pub(super) fn with_plain_blanks(text: Cow<'_, str>) -> Cow<'_, str> {
+    const BLANKS: [char; 2] = ['\u{a0}', '\u{202f}'];
+    const WITHOUT_WIDTH: [char; 3] = ['\u{200b}', '\u{2060}', '\u{feff}'];
+    if text.is_ascii() || !(text.contains(BLANKS) || text.contains(WITHOUT_WIDTH)) {
+        return text;
+    }
+    Cow::Owned(text.replace(BLANKS, " ").replace(WITHOUT_WIDTH, ""))
 }
 
 /// The kernel's own stamp before a text, which syslog daemons leave there.
@@ -235,7 +288,7 @@ pub(super) fn kernel_stamp(text: &str) -> KernelStamp<'_> {
     match stamp::boot_seconds(text.trim_start()) {
         Some((at, rest)) => {
             let (caller, rest) = caller(rest);
-            let text = rest.strip_prefix(' ').unwrap_or(rest);
+            let text = rest.strip_prefix([' ', '\t']).unwrap_or(rest);
             KernelStamp { at: Some(at), caller, text }
         }
         None => KernelStamp::none(text),

@@ -376,7 +376,7 @@ impl Lines {
         }
         let (caller, rest) = header::caller(rest);
         message.caller = caller.map(str::to_owned);
-        let rest = rest.strip_prefix(' ').unwrap_or(rest);
+        let rest = rest.strip_prefix([' ', '\t']).unwrap_or(rest);
         if boot_clock && message.caller.is_none() && facility.is_none() && self.is_monotonic(rest) {
             self.tags = Tags::Named;
             self.journal(&mut message, rest);
@@ -501,15 +501,20 @@ fn tagged(message: &mut Message, rest: &str) {
     };
     message.from_kernel &= name == "kernel" && !has_pid;
     message.identifier = Some(name.to_owned());
-    message.text = text.to_owned();
     if !message.from_kernel {
+        message.text = text.to_owned();
         return;
     }
+    // Some daemons leave the kernel's priority there.
+    let text = match header::numbered(text) {
+        Some((0, rest)) => rest,
+        _ => text,
+    };
     let stamped = header::kernel_stamp(text);
+    message.text = stamped.text.to_owned();
     if stamped.at.is_some() {
         message.caller = stamped.caller.map(str::to_owned);
         (message.position, message.boot_clock) = (stamped.at, stamped.at);
         message.exact = true;
-        message.text = stamped.text.to_owned();
     }
 }

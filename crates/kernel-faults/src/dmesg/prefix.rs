@@ -10,11 +10,11 @@ use super::{header, json, stamp};
 pub(super) enum Shape {
     /// `123:` and `123-`: grep -n.
     Line,
-    /// `   123<tab>` and `    123 `: cat -n, nl, less -N.
+    /// `   123<tab>`, `    123 ` and `  123 │ `: cat -n, nl, less -N, bat.
     Column,
     /// `node17: ` or `node17 -> `: pdsh, clush, mpssh, srun -l, talosctl for several nodes.
     Host,
-    /// `mon-1  | `: Docker Compose.
+    /// `mon-1  | ` or `mon-1 |`: Docker Compose, nerdctl.
     Service,
     /// `[pod/kmsg-abc/kmsg] ` or `[node17] `: kubectl logs --prefix, Fabric.
     Bracketed,
@@ -60,7 +60,10 @@ pub(super) fn find(text: &str) -> Option<Shape> {
             // Words, or digits, may begin any text; the kernel's own stamp may not.
             Shape::Clock => stamp::boot_seconds(rest).is_some(),
             Shape::Words(_) => {
-                let is_of_kernel = rest.starts_with('[') || rest.contains(" kernel: ");
+                // stern -t has a time between its words and the line.
+                let timed = rest.split_once(' ').and_then(|(_, line)| stamp::boot_seconds(line));
+                let is_of_kernel =
+                    rest.starts_with('[') || rest.contains(" kernel: ") || timed.is_some();
                 is_of_kernel && header::is_stamped(rest)
             }
             _ => is_stamped(rest),
@@ -79,8 +82,9 @@ pub(super) fn split(text: &str, shape: Shape) -> Option<(&str, &str)> {
         Shape::Line => Some(("", line_number(text)?)),
         Shape::Column => {
             let (number, rest) = digits(text.trim_start_matches([' ', '\t']))?;
-            let rest = rest.strip_prefix(['\t', ' '])?;
-            (number.len() <= LONGEST_NUMBER).then_some(("", rest.trim_start_matches(' ')))
+            let rest = rest.strip_prefix(['\t', ' '])?.trim_start_matches(' ');
+            let rest = rest.strip_prefix(['|', '│']).unwrap_or(rest).trim_start_matches(' ');
+            (number.len() <= LONGEST_NUMBER).then_some(("", rest))
         }
         Shape::Host => {
             let text = text.trim_start_matches(' ');
@@ -89,7 +93,8 @@ pub(super) fn split(text: &str, shape: Shape) -> Option<(&str, &str)> {
             (is_name(name) && name != "kernel").then_some((name, rest))
         }
         Shape::Service => {
-            let (name, rest) = text.split_once("| ")?;
+            let (name, rest) = text.split_once('|')?;
+            let rest = rest.strip_prefix(' ').unwrap_or(rest);
             let name = name.trim_end();
             let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
             is_name(bare.unwrap_or(name)).then_some((name, rest))

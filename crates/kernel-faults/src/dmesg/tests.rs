@@ -117,6 +117,20 @@ const FORMS: &[&str] = &[
     "node17\t[   12.345678] text: x",
     " 3: [   12.345678] text: x",
     "[1,0]<stdout>:[   12.345678] text: x",
+    "[   12.345678]\ttext: x",
+    "[\u{a0}\u{a0}\u{a0}12.345678]\u{a0}text: x",
+    "\u{200b}[   12.345678] text: x",
+    "\0\u{7}\r[   12.345678] text: x",
+    "\u{1b}]0;title\u{7}\u{1b}[?25l\u{1b}[2K[   12.345678] text: x\u{1b}(B\u{1b}[m",
+    "\u{1b}[   12.345678] text: x",
+    "^[[32m[   12.345678] ^[[0mtext: x",
+    "Nov 21 02:31:07 host kernel: #033[1;31mtext: x#033[0m",
+    "   12   │ [   12.345678] text: x",
+    "  12 | [   12.345678] text: x",
+    "mon-1 |[   12.345678] text: x",
+    "kmsg-abc kmsg 2026-11-21T02:31:07.123456789Z [   12.345678] text: x",
+    "Nov 21 02:31:07 host kernel: <3>[   12.345678] text: x",
+    "Nov 21 02:31:07 host kernel: <3>text: x",
     "text: x",
 ];
 
@@ -455,6 +469,7 @@ fn of_user_space() -> impl Strategy<Value = String> {
             format!("<{}>2026-11-21T02:31:07Z [   12.345678] ", facility << 3)
         }),
         Just("user  :notice: [   12.345678] ".to_owned()),
+        Just("Nov 21 02:31:07 host kernel: <12>".to_owned()),
         Just("user: warning: [2026-11-21T02:31:07Z]: ".to_owned()),
         Just("daemon: warning: [2026-11-21T02:31:07Z]: kern: err: [2026-11-21T02:31:07Z]: ".into()),
         Just("Nov 21 02:31:07 host user.notice kernel: [   12.345678] ".to_owned()),
