@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::json::text;
+use super::json::{self, text};
 use super::{Message, header};
 
 /// Members deeper than this are not read.
@@ -34,8 +34,9 @@ const TEXTS: [&str; 10] = [
     "_raw",
     "MESSAGE",
 ];
-/// Members with the object that has the text: of Cloud Logging, Elasticsearch and Splunk.
-const PAYLOADS: [&str; 3] = ["jsonPayload", "_source", "result"];
+/// Members with the object that has the text: of Cloud Logging, Elasticsearch, Splunk, and
+/// Datadog in two versions.
+const PAYLOADS: [&str; 5] = ["jsonPayload", "_source", "result", "content", "attributes"];
 /// Members with the time.
 const TIMES: [&str; 7] =
     ["@timestamp", "timestamp", "time", "talos-time", "_time", "TimeGenerated", "EventTime"];
@@ -69,23 +70,33 @@ fn value(labels: &Map<String, Value>, pair: &Value) -> Option<Carried> {
     one(&entry)
 }
 
+/// The values of members, those of the first object first.
+fn members<'e>(objects: &[&'e Map<String, Value>], keys: &[&str]) -> Vec<&'e Value> {
+    let of = |object: &&'e Map<String, Value>| -> Vec<&'e Value> {
+        keys.iter().filter_map(|key| object.get(*key)).collect()
+    };
+    objects.iter().flat_map(of).collect()
+}
+
 fn one(entry: &Map<String, Value>) -> Option<Carried> {
-    let direct = |entry: &Map<String, Value>| TEXTS.iter().find_map(|key| text(entry.get(*key)?));
-    let payload = || PAYLOADS.iter().find_map(|key| direct(entry.get(*key)?.as_object()?));
-    let printed = direct(entry).or_else(payload)?;
+    let payloads = PAYLOADS.iter().filter_map(|key| entry.get(*key)?.as_object());
+    let objects: Vec<&Map<String, Value>> = [entry].into_iter().chain(payloads).collect();
+    let printed = members(&objects, &TEXTS).into_iter().find_map(text)?;
     let printed = printed.strip_suffix("\\x0a").unwrap_or(&printed);
     let mut sender = Sender::default();
     sender.read(entry, 0);
-    let utc = TIMES.iter().find_map(|key| entry.get(*key)?.as_str()?.parse::<Timestamp>().ok());
+    let times = members(&objects, &TIMES).into_iter();
+    let utc = times.filter_map(Value::as_str).find_map(|time| time.parse::<Timestamp>().ok());
     let message = Message {
         utc,
         stamp: utc.map(|utc| utc.to_string()).unwrap_or_default(),
         host: sender.host.clone(),
         ..Message::default()
     };
-    // What a container printed names its sender itself.
+    // What a container printed names its sender itself, as does an object in an object's text.
     let is_printed = entry.get("stream").is_some_and(Value::is_string);
-    if is_printed || (!sender.is_named && !sender.is_program && header::is_stamped(printed)) {
+    let is_line = || header::is_stamped(printed) || json::is_record(printed);
+    if is_printed || (!sender.is_named && !sender.is_program && is_line()) {
         return Some(Carried::Line(Box::new(Message { text: printed.to_owned(), ..message })));
     }
     let stamped = header::kernel_stamp(printed);
@@ -163,6 +174,8 @@ impl Sender {
                 self.identifier = Some(words.to_owned());
                 self.note(words == "kernel");
             }
+            // Datadog has the journal's identifier there.
+            "service" if words == "kernel" => self.note(true),
             "syslog_facility" | "facility" => self.facility(value),
             "host" | "hostname" | "computer" => self.host = text(value),
             "pid" | "syslog_pid" | "comm" | "exe" | "unit" | "systemd_unit" | "uid" => {

@@ -131,6 +131,9 @@ const FORMS: &[&str] = &[
     "kmsg-abc kmsg 2026-11-21T02:31:07.123456789Z [   12.345678] text: x",
     "Nov 21 02:31:07 host kernel: <3>[   12.345678] text: x",
     "Nov 21 02:31:07 host kernel: <3>text: x",
+    r#"{"content":{"message":"text: x","attributes":{"_TRANSPORT":"kernel"}}}"#,
+    r#"{"attributes":{"message":"text: x","service":"kernel"}}"#,
+    r#"{"message":"{\"_TRANSPORT\":\"kernel\",\"MESSAGE\":\"text: x\"}"}"#,
     "text: x",
 ];
 
@@ -177,6 +180,14 @@ fn the_kernels_words_behind_a_stamp_are_its_own_if_no_program_is_named() {
         let found = found.iter().find(|message| message.from_kernel && message.text == kill);
         assert_eq!(found.map(|message| message.host.as_deref()), expected, "{log}");
     }
+}
+
+#[test]
+fn the_object_around_a_text_has_its_time() {
+    let found = only(
+        r#"{"content":{"timestamp":"2026-11-21T02:31:07Z","message":"x","service":"kernel"}}"#,
+    );
+    assert_eq!(found.utc.map(|utc| utc.to_string()).as_deref(), Some("2026-11-21T02:31:07Z"));
 }
 
 #[test]
