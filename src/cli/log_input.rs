@@ -176,6 +176,10 @@ impl<R: BufRead> LogInput<R> {
             }
             anyhow::bail!("{name} is {what}: give it as `{reader} {name} | {reader_of_text} -`");
         }
+        anyhow::ensure!(
+            !is_quoted_printable(head),
+            "{name} is quoted-printable text of a mail: give what the mail program shows"
+        );
         if let Some(form) = journal_fields(head) {
             anyhow::bail!(
                 "{name} is in the journal's {form} form: write it with `-o json` instead"
@@ -301,6 +305,14 @@ fn no_text(head: &[u8]) -> Option<(&'static str, &'static str)> {
     let (magic, what, reader) = FORMS.iter().find(|(magic, _, _)| head.starts_with(magic))?;
     let chance = magic == b"BZh" && head.get(4..10) != Some(b"1AY&SY");
     (!chance).then_some((what, reader))
+}
+
+/// Whether a mail's text was broken after at most 76 bytes, and each `=` replaced (RFC 2045).
+/// Lines would be read without their ends.
+fn is_quoted_printable(head: &[u8]) -> bool {
+    let is_broken = |line: &[u8]| (72..=76).contains(&line.len()) && line.ends_with(b"=");
+    let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
+    lines.any(is_broken) && head.windows(3).any(|three| three == b"=3D")
 }
 
 /// A journal format with one field per line. A message may imitate fields, so that it cannot be

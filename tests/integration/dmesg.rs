@@ -170,12 +170,14 @@ fn an_unreadable_log_is_named_and_exits_2() {
     assert!(error.contains("/nonexistent/log"), "{error}");
     let folder = dmesg().arg("/tmp").output().unwrap();
     assert_eq!(folder.status.code(), Some(2));
-    let cases: [(&[u8], &str); 6] = [
+    let mail = format!("[   12.345678] NVRM: {}=\r\n pid=3D7\r\n", "x".repeat(54));
+    let cases: [(&[u8], &str); 7] = [
         (b"\x1f\x8b\x08\x08\x08", "compressed by gzip: pipe it through `zcat` first"),
         (b"BZh91AY&SY\x01", "bzcat"),
         (b"\xff\xfe[\x00 \x00", "iconv"),
         (b"LPKSHHRH\0\0", "journalctl --file"),
         (b"__CURSOR=s=1\nMESSAGE=x\n", "-o json"),
+        (mail.as_bytes(), "what the mail program shows"),
         (b"Sat 2026-11-21 02:31:07.123456 UTC [s=1;i=2]\n    MESSAGE=x\n", "-o json"),
     ];
     for (log, words) in cases {
