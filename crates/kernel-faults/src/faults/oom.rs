@@ -69,7 +69,7 @@ const PANICS: [&str; 3] = [
     "Kernel panic - not syncing: Out of memory: system-wide panic_on_oom is enabled",
 ];
 
-const GROUP: &str = " are going to be killed due to memory.oom.group set";
+pub(super) const GROUP: &str = " are going to be killed due to memory.oom.group set";
 pub(super) const LIMIT: &str = " killed as a result of limit of ";
 
 /// Parses a line; `None`: it is none of these.

@@ -46,12 +46,15 @@ type Phrase = (&'static str, Then, &'static str);
 
 /// Words that only lines about faults have, wherever in the line they are. The driver has more
 /// wordings than events.
-const PHRASES: [Phrase; 71] = [
+const PHRASES: [Phrase; 76] = [
     ("Out of memory: Killed process ", Then::Digit, ""),
     ("Out of memory: Kill process ", Then::Digit, ""),
     ("out of memory: Killed process ", Then::Digit, ""),
     ("out of memory: Kill process ", Then::Digit, ""),
+    ("Out of Memory: Killed process ", Then::Digit, ""),
     ("Out of memory (oom_kill_allocating_task): Kill", Then::Any, " process "),
+    ("Tasks in /", Then::Any, oom::GROUP),
+    ("lowmemorykiller: Killing '", Then::Any, ""),
     ("Killed process ", Then::Digit, " total-vm:"),
     ("Killed process ", Then::Digit, " vsz:"),
     (" invoked oom-killer: gfp_mask=0x", Then::Any, ""),
@@ -77,6 +80,8 @@ const PHRASES: [Phrase; 71] = [
     ("rpcSendMessage failed with status 0x", Then::Any, ""),
     ("NVRM: ", Then::Any, WATCHDOG),
     ("nvidia-uvm: ", Then::Any, nvidia::UVM_FATAL),
+    ("nvidia-uvm: ", Then::Any, "ailed to alloc"),
+    ("nvidia-modeset: ", Then::Any, "ailed to allocate memory"),
     ("NVRM: ", Then::Any, "ailed to allocate "),
     ("DMA alloc FAILED: [", Then::Any, ""),
     ("nvgpu: ", Then::Any, "ailed to alloc"),
@@ -196,14 +201,22 @@ enum Meaning {
 
 fn meaning(text: &str) -> Meaning {
     match oom::parse(text) {
-        Some(OomLine::Invoked { .. } | OomLine::Limit { .. } | OomLine::Summary) => {
-            return Meaning::PartOf(KILLS);
-        }
+        Some(
+            OomLine::Invoked { .. }
+            | OomLine::Limit { .. }
+            | OomLine::Group { .. }
+            | OomLine::Intention { .. }
+            | OomLine::Summary,
+        ) => return Meaning::PartOf(KILLS),
         Some(_) => return Meaning::Known,
         None => {}
     }
     let companion = COMPANIONS.iter().find(|(words, _)| text.contains(words));
     let driver = nvidia::parse(text);
+    // Its end may follow, or its form is not known.
+    if driver == Some(Nvidia::Unfinished(None)) && text.contains("Xid (") {
+        return Meaning::PartOf(LOSSES);
+    }
     let is_known = driver.is_some_and(|message| message != Nvidia::Other)
         || memory::allocation_failure(text).is_some()
         || memory::is_of_vmalloc(text)
