@@ -253,12 +253,23 @@ impl EventAssembler {
         if (alone && !is_about_device) || is_other_message(line.text) {
             return false;
         }
+        let is_event = broken.event.is_some();
         for joined in joined {
-            if let Some(Nvidia::Event(event)) = nvidia::parse(&joined) {
-                let anchor = broken.anchor;
-                self.broken = None;
-                self.driver_event(anchor, event, out);
-                return true;
+            match nvidia::parse(&joined) {
+                Some(Nvidia::Event(event)) => {
+                    let anchor = broken.anchor;
+                    self.broken = None;
+                    self.driver_event(anchor, event, out);
+                    return true;
+                }
+                // A terminal wraps a message into more than two lines.
+                Some(Nvidia::Unfinished(event @ Some(_))) if !is_event => {
+                    if let Some(broken) = &mut self.broken {
+                        (broken.text, broken.event) = (joined, event);
+                    }
+                    return true;
+                }
+                _ => {}
             }
         }
         false

@@ -153,7 +153,9 @@ fn killed(rest: &str, memcg: bool, global: bool) -> Option<OomLine<'_>> {
     });
     let named = memcg || global;
     let Some((comm, figures)) = whole else {
-        let comm = rest.split_once(") ").map_or(rest, |(comm, _)| comm);
+        // A pager marks a cut line.
+        let cut = rest.trim_end_matches(['>', '…']);
+        let comm = rest.split_once(") ").map_or(cut, |(comm, _)| comm);
         let line = Killed { pid, comm, memcg, global, anon_rss_bytes: None };
         return named.then_some(OomLine::KilledUnfinished(line));
     };

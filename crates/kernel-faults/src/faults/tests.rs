@@ -552,6 +552,26 @@ fn words_in_brackets_behind_the_figures_are_no_name() {
 }
 
 #[test]
+fn a_message_of_the_driver_may_be_wrapped_into_many_lines() {
+    let text = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] \
+                (0x00000051) returned from _memdescAllocInternal(pMemDesc) @ mem_desc.c:1359";
+    for width in 42..text.len() {
+        let lines = text.as_bytes().chunks(width).map(|line| str::from_utf8(line).unwrap());
+        let kinds: Vec<_> =
+            events(&lines.collect::<Vec<_>>()).iter().map(|event| event.kind.kind()).collect();
+        assert_eq!(kinds, ["nv_no_memory"], "{width}");
+    }
+}
+
+#[test]
+fn the_mark_of_a_pager_is_no_part_of_a_name() {
+    for mark in [">", "…", ""] {
+        let killed = format!("Out of memory: Killed process 7 (pyth{mark}");
+        assert_eq!(kills(&events(&[&killed])), [(7, "pyth".to_owned())]);
+    }
+}
+
+#[test]
 fn a_kill_that_a_person_requested_is_distinguished() {
     let request = "sysrq: Manual OOM execution";
     let killed = "Out of memory: Killed process 7 (a) total-vm:1kB, anon-rss:1kB, file-rss:0kB, \
