@@ -21,7 +21,8 @@ pub(super) fn documents() -> Vec<PathBuf> {
     let book = glob::glob(book.to_str().unwrap()).unwrap().map(Result::unwrap);
     let book = book.map(|page| page.strip_prefix(root()).unwrap().to_owned());
     let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
-    let others = others.into_iter().chain(["alerts/RUNBOOK.md"]).map(PathBuf::from);
+    let beside = ["alerts/RUNBOOK.md", "packaging/kubernetes/chart/umawarden/README.md"];
+    let others = others.into_iter().chain(beside).map(PathBuf::from);
     book.chain(others).collect()
 }
 

@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 use crate::daemon::binary;
 
 /// What both packages install.
-const FILES: [&str; 27] = [
+const FILES: [&str; 28] = [
     "/etc/umawarden/umawarden.yaml",
     "/usr/bin/umawarden",
     "/usr/lib/systemd/system/umawarden.service",
@@ -40,6 +40,7 @@ const FILES: [&str; 27] = [
     "/usr/share/umawarden/drop-ins/stop.conf",
     "/usr/share/umawarden/kubernetes/base/kustomization.yaml",
     "/usr/share/umawarden/kubernetes/chart/umawarden/Chart.yaml",
+    "/usr/share/umawarden/kubernetes/chart/umawarden/README.md",
     "/usr/share/umawarden/kubernetes/chart/umawarden/files/alerts-umawarden.yaml",
 ];
 
