@@ -2,6 +2,7 @@
 //! `UMAWARDEN_HELM` names; `tests/tools/helm` brings it.
 
 mod files;
+mod policy;
 mod readme;
 pub mod rights;
 pub mod switches;

@@ -137,7 +137,7 @@ fn pods_that_may_taint_can_read_their_own_daemon_set_and_no_other() {
     }
 }
 
-/// Whether the API server evaluates it so is not shown: that of the tests is older.
+/// `policy.rs` evaluates its expressions.
 #[test]
 fn the_admission_policy_bounds_this_account_and_is_refused_where_tokens_name_no_node() {
     let values = |more: Value| {
