@@ -4,6 +4,7 @@ mod image;
 mod reproduce;
 mod scripts;
 mod workflows;
+mod writable;
 
 use std::collections::BTreeSet;
 use std::fs;
