@@ -26,13 +26,19 @@ pub(super) struct Drainer {
     engine_pods: EnginePods,
     /// Reads the uptime clock.
     uptime: fn() -> Duration,
-    /// Since when the reboot waits.
-    since: Option<Duration>,
+    /// Since when the node cannot be cordoned.
+    uncordoned_since: Option<Duration>,
+    /// Since when pods of engines do not end. The wait for the slot is no part of it: where many
+    /// nodes are to reboot it takes hours.
+    evicting_since: Option<Duration>,
 }
 
 impl fmt::Debug for Drainer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Drainer").field("since", &self.since).finish_non_exhaustive()
+        f.debug_struct("Drainer")
+            .field("uncordoned_since", &self.uncordoned_since)
+            .field("evicting_since", &self.evicting_since)
+            .finish_non_exhaustive()
     }
 }
 
@@ -44,14 +50,13 @@ impl Default for Drainer {
 
 impl Drainer {
     pub(super) fn new(engine_pods: EnginePods, uptime: fn() -> Duration) -> Self {
-        Self { engine_pods, uptime, since: None }
+        Self { engine_pods, uptime, uncordoned_since: None, evicting_since: None }
     }
 
     pub(super) fn cordon(&mut self, drain: &NodeDrain) -> Result<String, String> {
-        self.since.get_or_insert_with(self.uptime);
         let change = NodeChange::Hold(NodeHold { by: ChangeOwner::Reboot, taint: None });
         let cordoned = NodeExecutor::new(drain.api.clone()).change(&change);
-        self.unless_late(drain, cordoned)
+        unless_late(&mut self.uncordoned_since, (self.uptime)(), drain, cordoned)
     }
 
     /// Evicts the pods of engines, until none is left.
@@ -63,27 +68,35 @@ impl Drainer {
         let mut node = NodeExecutor::new(drain.api.clone());
         let evicted =
             node.ask(async |api| evict(api, &engines).await).and_then(RemainingPods::result);
-        self.unless_late(drain, evicted)
+        // Both wait for the API server.
+        self.evicting_since = self.evicting_since.or(self.uncordoned_since);
+        unless_late(&mut self.evicting_since, (self.uptime)(), drain, evicted)
     }
 
     /// Makes the node schedulable again, if it was cordoned for a reboot.
     pub(super) fn uncordon(&mut self, drain: &NodeDrain) -> Result<String, String> {
-        self.since = None;
+        (self.uncordoned_since, self.evicting_since) = (None, None);
         NodeExecutor::new(drain.api.clone()).change(&NodeChange::Release(ChangeOwner::Reboot))
     }
+}
 
-    fn unless_late(
-        &self,
-        drain: &NodeDrain,
-        done: Result<String, String>,
-    ) -> Result<String, String> {
-        let waited =
-            self.since.map_or(Duration::ZERO, |since| (self.uptime)().saturating_sub(since));
-        done.or_else(|why| match waited >= drain.for_at_most {
+/// Goes on without what has failed for the configured time. `since`: when it began to fail.
+fn unless_late(
+    since: &mut Option<Duration>,
+    now: Duration,
+    drain: &NodeDrain,
+    done: Result<String, String>,
+) -> Result<String, String> {
+    if done.is_ok() {
+        *since = None;
+    }
+    done.or_else(|why| {
+        let waited = now.saturating_sub(*since.get_or_insert(now));
+        match waited >= drain.for_at_most {
             true => Ok(format!("{why}: gone on without, after {} s", waited.as_secs())),
             false => Err(why),
-        })
-    }
+        }
+    })
 }
 
 /// The pods that are left.
@@ -152,6 +165,8 @@ async fn evict(api: &NodeApi, engines: &BTreeSet<Arc<str>>) -> Result<RemainingP
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -195,6 +210,37 @@ mod tests {
         let (result, requests) = evict(json!([&staying[..], &others].concat()), 201);
         assert_eq!(result.unwrap_err(), "evicted pods of engines have not ended: ml/llm-0");
         assert_eq!(requests.len(), 1, "{requests:?}");
+    }
+
+    static UPTIME_SECONDS: AtomicU64 = AtomicU64::new(0);
+
+    fn uptime() -> Duration {
+        Duration::from_secs(UPTIME_SECONDS.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn the_wait_for_the_slot_is_no_wait_for_evictions() {
+        let folder = tempfile::tempdir().unwrap();
+        let (api, _) = serve(folder.path(), |line, _| match line.starts_with("GET /api/v1/pods") {
+            true => (200, json!({"items": [pod("llm-0", json!({}))]})),
+            false => (200, json!({"metadata": {"resourceVersion": "1"}})),
+        });
+        let engines = || ["llm-0"].map(Arc::from).into();
+        let mut drainer = Drainer::new(Arc::new(engines), uptime);
+        let drain = NodeDrain { api, evict: true, for_at_most: Duration::from_secs(600) };
+        let mut evicted_at = |second| {
+            UPTIME_SECONDS.store(second, Ordering::Relaxed);
+            drainer.cordon(&drain).unwrap();
+            // The slot is granted an hour after the first request.
+            if second < 3_600 { Ok(String::new()) } else { drainer.evict(&drain) }
+        };
+        evicted_at(0).unwrap();
+        for second in [3_600, 4_199] {
+            let why = evicted_at(second).unwrap_err();
+            assert!(why.contains("have not ended: ml/llm-0"), "{second}: {why}");
+        }
+        let text = evicted_at(4_200).unwrap();
+        assert!(text.contains("gone on without, after 600 s"), "{text}");
     }
 
     #[test]
