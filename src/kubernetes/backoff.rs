@@ -54,9 +54,11 @@ impl Backoff {
             Some(401 | 403 | 404 | 405 | 422) => LONGEST,
             _ => FIRST.saturating_mul(1 << self.failures.min(9)).min(LONGEST),
         };
-        let wait = wait.max(error.retry_after().unwrap_or_default().min(LONGEST));
+        let wait = wait.mul_f64(0.8 + 0.4 * spread);
+        // Never before the server wants it; nor do all nodes that it has put off return at once.
+        let put_off = error.retry_after().unwrap_or_default().min(LONGEST);
         self.failures = self.failures.saturating_add(1);
-        self.not_before = now.saturating_add(wait.mul_f64(0.8 + 0.4 * spread));
+        self.not_before = now.saturating_add(wait.max(put_off.mul_f64(1.0 + 0.4 * spread)));
     }
 }
 
@@ -83,8 +85,8 @@ mod tests {
         assert!(backoff.may_try(Duration::ZERO));
         for (error, seconds) in [
             (refused(403, None), 300),
-            (refused(429, Some(20)), 20),
-            (refused(429, Some(86_400)), 300),
+            (refused(429, Some(20)), 24),
+            (refused(429, Some(86_400)), 360),
             (refused(500, None), 1),
         ] {
             let mut backoff = Backoff::default();
@@ -94,12 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_a_cluster_do_not_ask_at_once() {
-        let wait = |spread| {
+    fn nodes_of_a_cluster_do_not_ask_at_once_nor_before_the_server_wants_it() {
+        let wait = |error: ApiError, spread| {
             let mut backoff = Backoff::default();
-            backoff.failed("events", &refused(403, None), Duration::ZERO, spread);
+            backoff.failed("events", &error, Duration::ZERO, spread);
             backoff.not_before.as_secs()
         };
-        assert_eq!([wait(0.0), wait(1.0)], [240, 360]);
+        assert_eq!([0.0, 1.0].map(|spread| wait(refused(403, None), spread)), [240, 360]);
+        assert_eq!([0.0, 1.0].map(|spread| wait(refused(429, Some(20)), spread)), [20, 28]);
     }
 }
