@@ -5,7 +5,7 @@
 //! (k8s.io/client-go/tools/record/events_cache.go). The requests of a node have a bound, too: a
 //! fault that all nodes of a cluster report meets one API server.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -137,11 +137,17 @@ pub(super) struct EventBook {
     known: HashMap<Key, KnownEvent>,
     buckets: HashMap<InvolvedObject, EventBucket>,
     requests: EventBucket,
-    /// Of each text the times that have been taken, and when it was last.
-    taken: HashMap<(RecentEventKind, String), (Timestamp, u64)>,
+    /// The entries that have been taken, and those of earlier runs. A clock that is set back gives
+    /// new ones an earlier time, so that times are compared, and not ordered.
+    seen: HashSet<(RecentEventKind, String, Timestamp)>,
+    /// How often each text has been taken.
+    taken: HashMap<(RecentEventKind, String), u64>,
     /// What was said last of each start.
     starts: HashMap<Arc<str>, Key>,
+    /// Entries before it are of earlier runs.
     since: Timestamp,
+    /// The time of the last snapshot.
+    read: Option<Timestamp>,
     dropped: u64,
 }
 
@@ -154,25 +160,29 @@ impl EventBook {
             known: HashMap::new(),
             buckets: HashMap::new(),
             requests: EventBucket::full(Duration::ZERO),
+            seen: HashSet::new(),
             taken: HashMap::new(),
             starts: HashMap::new(),
             since,
+            read: None,
             dropped: 0,
         }
     }
 
     /// Takes what has happened since the last call.
     pub(super) fn take(&mut self, status: &Status, now: Duration) {
+        let read = self.read.replace(status.at.utc);
+        if read.is_some_and(|read| status.at.utc < read) {
+            self.since = self.since.min(status.at.utc);
+        }
         // The newest is first.
         for entry in status.happened.iter().rev().filter(|entry| is_for_people(entry)) {
-            let known = self.taken.get(&(entry.kind, entry.text.clone()));
-            let times = match known {
-                Some((at, _)) if *at >= entry.at => continue,
-                Some((_, times)) if *times < entry.times => entry.times - times,
-                _ if entry.at < self.since => continue,
-                _ => entry.times,
-            };
-            self.taken.insert((entry.kind, entry.text.clone()), (entry.at, entry.times));
+            let is_new = self.seen.insert((entry.kind, entry.text.clone(), entry.at));
+            if !is_new || entry.at < self.since {
+                continue;
+            }
+            let taken = self.taken.insert((entry.kind, entry.text.clone()), entry.times);
+            let times = entry.times - taken.filter(|taken| *taken < entry.times).unwrap_or(0);
             let pod = pod_of(entry, status).map(|pod| InvolvedObject::of(&pod));
             for object in [Some(InvolvedObject::Node), pod].into_iter().flatten() {
                 let key = Key { object, reason: reason(entry), text: entry.text.clone() };
@@ -182,9 +192,13 @@ impl EventBook {
             }
         }
         self.take_leases(status, now);
-        if self.taken.len() > MOST_KNOWN {
-            let shown = |text: &str| status.happened.iter().any(|entry| entry.text == text);
-            self.taken.retain(|(_, text), _| shown(text));
+        if self.seen.len() > MOST_KNOWN {
+            let is_shown = |text: &str, at: Option<Timestamp>| {
+                let mut entries = status.happened.iter().filter(|entry| entry.text == text);
+                entries.any(|entry| at.is_none_or(|at| entry.at == at))
+            };
+            self.seen.retain(|(_, text, at)| is_shown(text, Some(*at)));
+            self.taken.retain(|(_, text), _| is_shown(text, None));
         }
     }
 

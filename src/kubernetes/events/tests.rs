@@ -94,6 +94,27 @@ fn the_same_text_is_one_event_whose_count_grows() {
     assert_eq!(written(&mut book, later + UPDATED_EVERY), [(Some("a".to_owned()), 4)]);
 }
 
+/// NTP has corrected it.
+#[test]
+fn a_clock_that_is_set_back_hides_nothing_new_and_repeats_nothing_old() {
+    let mut book = book();
+    let earlier = [entry(-100, "of an earlier run", 1), entry(-9_000, "of the day before", 1)];
+    let mut take = |second: i64, newest: &[RecentEvent]| {
+        let mut node = status(&[newest, &earlier].concat());
+        node.at.utc = at(second);
+        book.take(&node, NOW);
+        let waiting = book.waiting.iter().map(|waiting| (waiting.key.text.clone(), waiting.times));
+        waiting.collect::<Vec<_>>()
+    };
+    let found = |text: &str, times| (text.to_owned(), times);
+    assert_eq!(take(11, &[entry(10, "Xid 31", 1)]), [found("Xid 31", 1)]);
+    assert_eq!(take(-7_200, &[entry(10, "Xid 31", 1)]), [found("Xid 31", 1)]);
+    let both = [entry(-7_180, "Xid 31", 2), entry(-7_190, "leak", 1)];
+    for second in [-7_179, -7_178, 20] {
+        assert_eq!(take(second, &both), [found("Xid 31", 2), found("leak", 1)], "{second}");
+    }
+}
+
 #[test]
 fn an_event_that_has_expired_is_written_anew() {
     let mut book = book();
