@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn an_undo_that_fails_is_repeated_and_an_end_with_nothing_set_asks_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let node = Arc::new(Mutex::new(json!({"metadata": {}, "spec": {}})));
+        let node = Arc::new(Mutex::new(json!({"metadata": {"resourceVersion": "1"}, "spec": {}})));
         let is_away = Arc::new(AtomicBool::new(false));
         let (served, fails) = (Arc::clone(&node), Arc::clone(&is_away));
         let (access, requests) = serve(folder.path(), move |line, body| {
@@ -299,7 +299,8 @@ mod tests {
     fn a_taint_stays_until_the_next_pod_knows_the_node_but_not_where_none_follows() {
         for is_followed in [true, false] {
             let folder = tempfile::tempdir().unwrap();
-            let node = Arc::new(Mutex::new(json!({"metadata": {}, "spec": {}})));
+            let node =
+                Arc::new(Mutex::new(json!({"metadata": {"resourceVersion": "1"}, "spec": {}})));
             let served = Arc::clone(&node);
             let (access, requests) = serve(folder.path(), move |line, body| {
                 if line.contains("/namespaces/gpu/daemonsets/umawarden") {

@@ -164,8 +164,17 @@ impl NodeState {
     /// What that change comes to.
     ///
     /// # Errors
-    /// What umawarden has changed is not known: somebody has written over the annotation.
+    /// What umawarden has changed is not known: somebody has written over the annotation. Or the
+    /// node has no version: a patch without one is always accepted, and could undo what others have
+    /// changed meanwhile.
     pub fn plan(&self, change: &NodeChange) -> Result<PatchPlan, String> {
+        if self.metadata.resource_version.is_empty() {
+            return Err(
+                "nothing was changed: the API server names no resourceVersion of the node, \
+                        so that changes of others could be lost"
+                    .to_owned(),
+            );
+        }
         let held = self.held().map_err(|error| {
             format!(
                 "nothing was changed: the annotation {HELD} of the node cannot be read ({error}): \

@@ -267,7 +267,7 @@ impl NodeApi {
     }
 
     /// Leaves what decisions have set to the pod of that DaemonSet that follows on this node.
-    /// Returns in words what stays. An end has two seconds: each request counts.
+    /// Returns in words what stays. An end has ten seconds: each request counts.
     ///
     /// # Errors
     /// None follows, or whether one does is not known: see [`ApiError`].

@@ -133,6 +133,17 @@ fn a_damaged_record_is_left_alone() {
     }
 }
 
+/// A merge patch replaces the whole list of taints.
+#[test]
+fn a_node_without_a_version_is_left_alone() {
+    let mut node = node();
+    node["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    for change in [NodeChange::Hold(held(1, None)), release_all(), NodeChange::Leave] {
+        let why = state(&node).plan(&change).unwrap_err();
+        assert!(why.contains("no resourceVersion"), "{why}");
+    }
+}
+
 proptest! {
     /// Whatever is set in whatever order: once all is released, the node is as it was.
     #[test]
@@ -174,7 +185,9 @@ proptest! {
     /// The annotation is others' text.
     #[test]
     fn any_annotation_is_read_without_a_panic(text in ".{0,200}") {
-        let node = json!({"metadata": {"annotations": {"umawarden.dev/held": text}}});
+        let node = json!({"metadata": {
+            "resourceVersion": "7", "annotations": {"umawarden.dev/held": text},
+        }});
         let _ = state(&node).plan(&release_all());
     }
 }
