@@ -5,20 +5,23 @@
 //! replaces leaves it to that pod, which undoes it once it knows the node: otherwise pods that wait
 //! would be placed on an unfit node in the gap.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Act, Executor, Performed};
 use crate::clients::kubernetes::{ApiError, ChangeOwner, NodeApi, NodeChange, NodeHold};
-use crate::model::{Action, DaemonSetName, DecisionId, KubernetesAccess, OutcomeResult};
+use crate::model::{Action, DaemonSetName, DecisionId, KubernetesAccess, OutcomeResult, Taint};
 
 /// A request of a killed process may be carried out after the first undo of the next one.
 const PASSES: u32 = 2;
 
 /// Between two attempts to undo an earlier run's changes 0, 1, 3, … calls are let pass.
 const MOST_SKIPPED: u32 = 31;
+
+/// Calls of `tend` without a reading of the node: it is read every five minutes.
+const UNREAD: u32 = 29;
 
 /// Takes whether a request of an executor succeeded.
 pub type CountRequest = Box<dyn Fn(bool) + Send>;
@@ -36,8 +39,29 @@ pub struct NodeExecutor {
     /// Made with the first act, and anew after an error: a kubeconfig may have changed.
     connection: Option<(Runtime, NodeApi)>,
     leftovers: Leftovers,
-    /// What this run has set, or may have.
-    own: BTreeSet<DecisionId>,
+    /// What this run has set, or may have: taints, and the cordon as `None`.
+    own: BTreeMap<DecisionId, Option<Taint>>,
+    node: KnownNode,
+}
+
+/// The node as it was last read. One that somebody removes is registered anew by the kubelet, with
+/// another UID and without what was set.
+#[derive(Debug, Default)]
+struct KnownNode {
+    uid: Option<String>,
+    /// Whether it lacks what this run has set.
+    is_new: bool,
+    /// Calls of `tend` until it is read again.
+    unread: u32,
+}
+
+impl KnownNode {
+    fn read(&mut self, uid: String) {
+        if self.uid.as_ref().is_some_and(|known| *known != uid) {
+            (self.is_new, self.unread) = (true, 0);
+        }
+        self.uid = Some(uid);
+    }
 }
 
 /// What an earlier run has left in the node.
@@ -68,7 +92,8 @@ impl NodeExecutor {
             has_settled: Box::new(|| true),
             connection: None,
             leftovers: Leftovers::default(),
-            own: BTreeSet::new(),
+            own: BTreeMap::new(),
+            node: KnownNode::default(),
         }
     }
 
@@ -89,7 +114,9 @@ impl NodeExecutor {
 
     /// Changes the node. Returns in words what that did.
     pub(super) fn change(&mut self, change: &NodeChange) -> Result<String, String> {
-        self.ask(async |api| api.change(change).await)
+        let (effect, uid) = self.ask(async |api| api.change(change).await)?;
+        self.node.read(uid);
+        Ok(effect)
     }
 
     /// Asks the API server with one connection for all requests.
@@ -112,7 +139,7 @@ impl NodeExecutor {
     /// Undoes what a killed run has set, and once the node is known what an orderly end has left.
     fn undo_leftovers(&mut self) {
         let change = match self.leftovers.passes < PASSES {
-            true => NodeChange::ReleaseDecisions(self.own.clone()),
+            true => NodeChange::ReleaseDecisions(self.own.keys().copied().collect()),
             false => NodeChange::ReleaseLeft,
         };
         match self.change(&change) {
@@ -131,6 +158,34 @@ impl NodeExecutor {
                 self.leftovers.failures += 1;
             }
         }
+    }
+
+    fn has_leftovers(&self) -> bool {
+        self.leftovers.passes < PASSES || !self.leftovers.is_handover_over
+    }
+
+    /// Sets again what this run has set where the node was registered anew.
+    fn watch(&mut self) {
+        if self.node.unread > 0 {
+            self.node.unread -= 1;
+            return;
+        }
+        self.node.unread = UNREAD;
+        // A server that is away is asked again.
+        let Ok(state) = self.ask(async |api| api.state().await) else { return };
+        self.node.read(state.uid().to_owned());
+        if !self.node.is_new {
+            return;
+        }
+        for (decision, taint) in self.own.clone() {
+            let by = ChangeOwner::Decision(decision);
+            if let Err(error) = self.change(&NodeChange::Hold(NodeHold { by, taint })) {
+                tracing::warn!(error, "changes of the new Kubernetes node failed, retrying");
+                return;
+            }
+        }
+        self.node.is_new = false;
+        tracing::info!("taints and cordons set in the new node");
     }
 
     /// Leaves taints and cordons to the next pod, if there will be one. Returns whether it has.
@@ -172,14 +227,15 @@ impl Executor for NodeExecutor {
         };
         match &change {
             NodeChange::Release(ChangeOwner::Decision(decision)) => drop(self.own.remove(decision)),
-            _ => drop(self.own.insert(act.id)),
+            NodeChange::Hold(new) => drop(self.own.insert(act.id, new.taint.clone())),
+            _ => {}
         }
         match self.change(&change) {
             Ok(effect) => Performed { result: OutcomeResult::Done, effect: Some(effect) },
             Err(error) => {
                 // A request without a response may still be carried out, and a failed undo is
                 // repeated.
-                if self.own.remove(&act.id) || act.action.is_undo() {
+                if self.own.remove(&act.id).is_some() || act.action.is_undo() {
                     let is_handover_over = self.leftovers.is_handover_over;
                     self.leftovers = Leftovers { is_handover_over, ..Leftovers::default() };
                 }
@@ -189,11 +245,15 @@ impl Executor for NodeExecutor {
     }
 
     fn is_unfinished(&self) -> bool {
-        self.leftovers.passes < PASSES || !self.leftovers.is_handover_over
+        self.has_leftovers() || !self.own.is_empty()
     }
 
     fn tend(&mut self) {
+        if !self.own.is_empty() {
+            self.watch();
+        }
         match self.leftovers.skipped {
+            _ if !self.has_leftovers() => {}
             0 if self.leftovers.passes < PASSES || (self.has_settled)() => self.undo_leftovers(),
             0 => {}
             _ => self.leftovers.skipped -= 1,
@@ -202,8 +262,7 @@ impl Executor for NodeExecutor {
 
     fn end(&mut self) {
         // The end of a program that has set nothing waits for no API server.
-        let may_hold = !self.own.is_empty() || self.is_unfinished();
-        if !may_hold || self.hand_over() {
+        if !self.is_unfinished() || self.hand_over() {
             return;
         }
         if let Err(error) = self.change(&NodeChange::ReleaseAll) {
@@ -223,7 +282,8 @@ mod tests {
     use super::*;
     use crate::actions::tests::act;
     use crate::clients::kubernetes::scripted::{merge, serve};
-    use crate::model::{Grade, Taint, TaintEffect, UndoReason};
+    use crate::model::{Decision, DecisionRecord, Grade, Mode, Moment, RuleId, TaintEffect, Target};
+    use crate::model::{Taint, UndoReason};
 
     /// With conditions and events off, nothing else shows that there is a cluster.
     #[test]
@@ -270,8 +330,8 @@ mod tests {
         tend_until_finished(&mut executor);
         let taint = Taint { key: "a".to_owned(), value: None, effect: TaintEffect::NoSchedule };
         let by = ChangeOwner::Decision(DecisionId(1));
-        executor.change(&NodeChange::Hold(NodeHold { by, taint: Some(taint) })).unwrap();
-        executor.own.insert(DecisionId(1));
+        executor.change(&NodeChange::Hold(NodeHold { by, taint: Some(taint.clone()) })).unwrap();
+        executor.own.insert(DecisionId(1), Some(taint));
         is_away.store(true, Ordering::SeqCst);
         let (decision, why) = (DecisionId(1), UndoReason::AlertEnded);
         let undo = Action::Undo { decision, why, grade: Grade::Cordon };
@@ -284,6 +344,40 @@ mod tests {
         requests.lock().unwrap().clear();
         executor.end();
         assert!(requests.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_node_that_is_registered_anew_is_tainted_again_and_one_without_the_taint_is_not() {
+        let registered = |uid: &str| json!({"metadata": {"uid": uid, "resourceVersion": "1"}});
+        let folder = tempfile::tempdir().unwrap();
+        let node = Arc::new(Mutex::new(registered("a")));
+        let served = Arc::clone(&node);
+        let (access, _) = serve(folder.path(), move |line, body| {
+            let mut node = served.lock().unwrap();
+            if line.starts_with("PATCH") {
+                merge(&mut node, body);
+            }
+            (200, node.clone())
+        });
+        let is_tainted = || node.lock().unwrap()["spec"]["taints"].is_array();
+        let mut executor = NodeExecutor::new(access);
+        executor.begin();
+        let taint = Taint { key: "a".to_owned(), value: None, effect: TaintEffect::NoSchedule };
+        let action = Action::TaintNode { taint, for_at_most: Duration::from_secs(3_600) };
+        assert_eq!(executor.execute(&act(1, action)).result, OutcomeResult::Done);
+        let five_minutes = |executor: &mut NodeExecutor| {
+            for _ in 0..=UNREAD {
+                assert!(executor.is_unfinished(), "it is tended");
+                executor.tend();
+            }
+        };
+        for (uid, expected) in [("a", false), ("b", true), ("b", false), ("c", true)] {
+            *node.lock().unwrap() = registered(uid);
+            five_minutes(&mut executor);
+            assert_eq!(is_tainted(), expected, "{uid}");
+        }
+        executor.end();
+        assert!(!is_tainted());
     }
 
     /// What the chart makes, as far as it is read.
@@ -323,8 +417,8 @@ mod tests {
             first.begin();
             let (key, by) = ("a".to_owned(), ChangeOwner::Decision(DecisionId(1)));
             let taint = Some(Taint { key, value: None, effect: TaintEffect::NoSchedule });
-            first.change(&NodeChange::Hold(NodeHold { by, taint })).unwrap();
-            first.own.insert(DecisionId(1));
+            first.change(&NodeChange::Hold(NodeHold { by, taint: taint.clone() })).unwrap();
+            first.own.insert(DecisionId(1), taint);
             requests.lock().unwrap().clear();
             first.end();
             assert_eq!(is_tainted(), is_followed);

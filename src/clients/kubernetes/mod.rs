@@ -234,11 +234,11 @@ impl NodeApi {
     }
 
     /// Changes the node, after others' changes that came in between. Returns in words what that
-    /// did.
+    /// did, and the UID of the node.
     ///
     /// # Errors
     /// See [`ApiError`].
-    pub async fn change(&self, change: &NodeChange) -> Result<String, ApiError> {
+    pub async fn change(&self, change: &NodeChange) -> Result<(String, String), ApiError> {
         self.change_if(change, |_| Ok(())).await
     }
 
@@ -247,17 +247,18 @@ impl NodeApi {
         &self,
         change: &NodeChange,
         permits: impl Fn(&NodeState) -> Result<(), String>,
-    ) -> Result<String, ApiError> {
+    ) -> Result<(String, String), ApiError> {
         let mut conflicts = 0;
         loop {
             let state = self.state().await?;
             permits(&state).map_err(ApiError::Unusable)?;
             let PatchPlan { patch, effect } = state.plan(change).map_err(ApiError::Unusable)?;
-            let Some(patch) = patch else { return Ok(effect) };
+            let changed = (effect, state.uid().to_owned());
+            let Some(patch) = patch else { return Ok(changed) };
             let (params, patch) = (parameters(), Patch::Merge(patch));
             let request = ApiRequest::new(NODES).patch(&self.node, &params, &patch);
             match self.ask::<Value>("change the node", request).await {
-                Ok(_) => return Ok(effect),
+                Ok(_) => return Ok(changed),
                 Err(error) if error.code() == Some(409) && conflicts < MOST_CONFLICTS => {
                     conflicts += 1;
                 }
@@ -279,7 +280,7 @@ impl NodeApi {
             daemon_set::check(&found, state.labels())
                 .map_err(|why| format!("no pod of the DaemonSet {set} follows: {why}"))
         };
-        self.change_if(&NodeChange::Leave, follows).await
+        self.change_if(&NodeChange::Leave, follows).await.map(|(effect, _)| effect)
     }
 
     /// Merges fields into the status of the node; lists with a key are merged by it.

@@ -37,9 +37,6 @@ pub enum ClientEndpoint {
 }
 
 impl ClientEndpoint {
-    /// Names with their texts.
-    type Texts<'a> = &'a [(&'a str, &'a str)];
-
     /// The endpoint of a client with these variables, which sees these files. The first of
     /// `DOCKER_HOST`, `DOCKER_CONTEXT` and `currentContext` counts.
     pub fn of(
@@ -150,6 +147,9 @@ mod tests {
     }
 
     /// The endpoint of a client with these variables and files.
+    /// Names with their texts.
+    type Texts<'a> = &'a [(&'a str, &'a str)];
+
     fn endpoint(variables: Texts<'_>, files: Texts<'_>) -> ClientEndpoint {
         let found = |all: Texts<'_>, name: &str| {
             all.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned())
