@@ -276,14 +276,14 @@ impl Executor for NodeExecutor {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
     use serde_json::json;
 
     use super::*;
     use crate::actions::tests::act;
     use crate::clients::kubernetes::scripted::{merge, serve};
-    use crate::model::{Decision, DecisionRecord, Grade, Mode, Moment, RuleId, TaintEffect, Target};
-    use crate::model::{Taint, UndoReason};
+    use crate::model::{Grade, Taint, TaintEffect, UndoReason};
 
     /// With conditions and events off, nothing else shows that there is a cluster.
     #[test]

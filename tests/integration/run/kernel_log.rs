@@ -224,7 +224,8 @@ fn log_lines_distinguish_old_events_from_new_ones() {
             daemon.log().contains("kernel event kind=\"xid\" seq=2")
         });
         let (_, log) = daemon.terminate();
-        let lines: Vec<&str> = log.lines().filter(|line| line.contains("kernel event kind=")).collect();
+        let lines: Vec<&str> =
+            log.lines().filter(|line| line.contains("kernel event kind=")).collect();
         let [old, new] = lines[..] else { panic!("{log}") };
         assert!(old.contains("DEBUG") && old.contains("old kernel event") && old.contains("seq=1"));
         assert!(old.contains("happened="), "{old}");

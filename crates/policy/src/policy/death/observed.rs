@@ -8,7 +8,7 @@ use std::time::Duration;
 use promql_rules::store::SeriesStore;
 
 use super::hits::{SIGTERM, is_own_fault};
-use super::{EndRequest, Circumstances, OwnStop, Relative, explain};
+use super::{Circumstances, EndRequest, OwnStop, Relative, explain};
 use crate::model::{
     Action, DeathMemory, DeathReport, Deceased, DecisionId, DecisionRecord, EngineHealth,
     EnginePhase, EngineProcess, EngineSeen, Event, EventKind, ExitStatus, KernelEvent, LastHealth,
