@@ -267,16 +267,20 @@ impl Machine {
         self.observe_numa(free, &mut add);
         add("uma_gpu_driver_responsive", &[], 1.0);
         add("uma_gpu_other_memory_bytes", &[("gpu", "0")], 0.6 * GIB);
+        add("uma_gpu_orphan_memory_bytes", &[("gpu", "0")], 0.0);
         let of_engine = [("engine", "vllm"), ("gpu", "0")];
         add("uma_gpu_engine_memory_bytes", &of_engine, plan.taken * GIB);
         add("uma_engine_info", &[("engine", "vllm"), ("kind", "vllm")], 1.0);
-        for name in ["uma_engine_stuck", "uma_engine_rank_lost", "uma_engine_orphans"] {
+        for name in ["uma_engine_stuck", "uma_engine_rank_lost"] {
             add(name, &[("engine", "vllm")], 0.0);
         }
         if plan.phase == "starting" {
             let held = [("engine", "vllm"), ("type", "shmem")];
             add("uma_engine_owned_bytes", &held, 0.4 * GIB);
+            let orphans = [("engine", "vllm"), ("type", "orphans")];
+            add("uma_engine_outstanding_bytes", &orphans, 0.0);
         }
+        add("uma_engine_releases_total", &[("end", "returned")], 0.0);
         add("uma_event_last_timestamp_seconds", &[("event", "engine_died")], 0.0);
         add("uma_engine_load_floor_change_bytes", &[("engine", "vllm")], -0.2 * GIB);
         add("uma_restart_state", &[("restart", "vllm"), ("state", "running")], 1.0);

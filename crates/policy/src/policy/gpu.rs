@@ -3,12 +3,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use promql_rules::store::SeriesStore;
 
 use super::counters::{Cell, Counters};
+use super::gate::orphans;
 use super::status::EngineStatus;
 use crate::model::{
     EnginePhase, GpuDevice, GpuDriver, GpuMemory, GpuPicture, GpuReadings, GpuRecovery, Reading,
@@ -66,14 +67,14 @@ impl Gpus {
 
 /// Every series of a picture that this driver and this GPU have.
 fn values(picture: &GpuPicture, engines: &[EngineStatus]) -> Values {
-    let owners = owners(engines);
+    let (owners, left) = (owners(engines), left_behind(engines));
     let mut values = Vec::new();
     for device in &picture.devices {
         let gpu = device.index.to_string();
         values.push((info(picture, device, &gpu), Reading::Value(1.0)));
         add_device(device, &gpu, &mut values);
         add_instances(device, &gpu, &mut values);
-        add_processes(device, &gpu, &owners, &mut values);
+        add_processes(device, &gpu, (&owners, &left), &mut values);
         // A process that is not listed may have it.
         let unowned = if picture.is_cut { Reading::Failed } else { device.unowned_bytes() };
         let key = SeriesKey::new("uma_gpu_memory_unowned_bytes", &[("gpu", &*gpu)]);
@@ -143,26 +144,43 @@ fn add_instances(device: &GpuDevice, gpu: &str, values: &mut Values) {
 fn add_processes(
     device: &GpuDevice,
     gpu: &str,
-    owners: &BTreeMap<u32, Arc<str>>,
+    (owners, left): (&BTreeMap<u32, Arc<str>>, &BTreeSet<u32>),
     values: &mut Values,
 ) {
     let count = device.processes.clone().map(|processes| number(processes.len() as u64));
     values.push((SeriesKey::new("uma_gpu_processes", &[("gpu", gpu)]), count));
     let mut of_engines: BTreeMap<&Arc<str>, Reading<u64>> = BTreeMap::new();
     let mut of_others = device.processes.clone().map(|_| 0);
+    let mut of_orphans = of_others;
     for process in device.processes() {
         let sum = match owners.get(&process.pid) {
             Some(engine) => of_engines.entry(engine).or_insert(Reading::Value(0)),
             None => &mut of_others,
         };
-        *sum = sum.zip(process.used_bytes).map(|(sum, own)| sum.saturating_add(own));
+        *sum = plus(*sum, process.used_bytes);
+        if left.contains(&process.pid) {
+            of_orphans = plus(of_orphans, process.used_bytes);
+        }
     }
     for (engine, sum) in of_engines {
         let labels = [("engine", &**engine), ("gpu", gpu)];
         values.push((SeriesKey::new("uma_gpu_engine_memory_bytes", &labels), sum.map(number)));
     }
-    let key = SeriesKey::new("uma_gpu_other_memory_bytes", &[("gpu", gpu)]);
-    values.push((key, of_others.map(number)));
+    let others =
+        [("uma_gpu_other_memory_bytes", of_others), ("uma_gpu_orphan_memory_bytes", of_orphans)];
+    for (name, sum) in others {
+        values.push((SeriesKey::new(name, &[("gpu", gpu)]), sum.map(number)));
+    }
+}
+
+fn plus(sum: Reading<u64>, own: Reading<u64>) -> Reading<u64> {
+    sum.zip(own).map(|(sum, own)| sum.saturating_add(own))
+}
+
+/// The processes that engines have left behind.
+fn left_behind(engines: &[EngineStatus]) -> BTreeSet<u32> {
+    let left = engines.iter().flat_map(|status| orphans(&status.engine));
+    left.map(|orphan| orphan.id.pid).collect()
 }
 
 /// Which engine each of their processes belongs to.

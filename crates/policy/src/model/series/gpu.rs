@@ -90,6 +90,14 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     Metric::gauge(
         Source::Gpu,
+        "uma_gpu_orphan_memory_bytes",
+        &["gpu"],
+        "Part of uma_gpu_other_memory_bytes that processes have which outlive their engine's \
+         server (uma_engine_orphans).",
+    )
+    .hides_zero(),
+    Metric::gauge(
+        Source::Gpu,
         "uma_gpu_processes",
         &["gpu"],
         "Processes that have memory of the GPU.",

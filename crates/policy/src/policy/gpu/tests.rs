@@ -108,6 +108,24 @@ fn process_memory_belongs_to_engines_and_absent_gpu_values_are_no_series() {
 }
 
 #[test]
+fn memory_of_processes_that_outlived_their_engine_is_a_part_of_that_of_others() {
+    let mut world = world(vec![engine("vllm", &[100, 101])]);
+    let mut left = engine("vllm", &[100, 101]);
+    left.processes.remove(0);
+    let read_at = world.at.uptime;
+    let seen = EngineReadings { read_at, engines: vec![left], ..EngineReadings::default() };
+    world.seen.push(Observation::Engines(Box::new(seen)));
+    world.tick();
+    let processes =
+        vec![process(101, Reading::Value(60 * GIB)), process(900, Reading::Value(3 * GIB))];
+    world.seen.push(sample(GpuDriver::Responsive, Some(vec![unified(0, processes)])));
+    world.tick();
+    let gib = GIB as f64;
+    assert_eq!(world.value(r#"uma_gpu_other_memory_bytes{gpu="0"}"#), Some(63.0 * gib));
+    assert_eq!(world.value(r#"uma_gpu_orphan_memory_bytes{gpu="0"}"#), Some(60.0 * gib));
+}
+
+#[test]
 fn a_sum_with_an_unknown_part_is_unknown() {
     let mut world = world(vec![engine("vllm", &[100, 101])]);
     let processes = vec![
