@@ -281,6 +281,8 @@ impl Machine {
             add("uma_engine_outstanding_bytes", &orphans, 0.0);
         }
         add("uma_engine_releases_total", &[("end", "returned")], 0.0);
+        add("uma_huge_pages", &[("state", "free")], 0.0);
+        add("uma_memory_huge_page_size_bytes", &[], 2_097_152.0);
         add("uma_event_last_timestamp_seconds", &[("event", "engine_died")], 0.0);
         add("uma_engine_load_floor_change_bytes", &[("engine", "vllm")], -0.2 * GIB);
         add("uma_restart_state", &[("restart", "vllm"), ("state", "running")], 1.0);
