@@ -98,7 +98,7 @@ impl AssessmentWatch {
         let cells = MemoryState::ALL.map(|state| {
             let key = SeriesKey::new("uma_memory_verdict", &[("verdict", state.name())]);
             let cell = counters.cell(store, &key);
-            counters.retire(cell);
+            counters.set_reading(cell, Reading::Failed);
             cell
         });
         Self {
