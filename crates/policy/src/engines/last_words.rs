@@ -203,7 +203,6 @@ const PHRASES: &[Phrase] = &[
     ("which exceeds the memory usage threshold of", Reason::RayMemoryMonitor),
     ("A worker died or was killed while executing", Reason::WorkerDied),
     ("Some Ray subprocesses exited unexpectedly", Reason::WorkerDied),
-    ("SIGBUS received at time=", Reason::BusError),
     ("SIGSEGV received at time=", Reason::WorkerDied),
     ("RayChannelTimeoutError", Reason::WorkerTimedOut),
     ("LocalRayletDiedError", Reason::PeerLost),
@@ -265,9 +264,7 @@ pub fn last_words(line: &str) -> Option<LastWords> {
         return None;
     }
     let phrases = ENGINES.iter().flat_map(|facts| facts.last_words).chain(PHRASES);
-    let is_logged =
-        |phrase: &str| text_before(phrase, line).is_some_and(|before| !is_advice(before));
-    let found = phrases.filter(|(phrase, _)| is_logged(phrase)).map(|(_, reason)| *reason);
+    let found = phrases.filter(|(phrase, _)| is_logged(phrase, line)).map(|(_, reason)| *reason);
     found.min().map(LastWords::Because).or_else(|| killed_process(line))
 }
 
@@ -287,6 +284,11 @@ fn own_words(line: &str) -> &str {
     quotes.min_by_key(|own| own.len()).unwrap_or(line)
 }
 
+/// Whether a line has a phrase of a table, other than in advice.
+fn is_logged(phrase: &str, line: &str) -> bool {
+    text_before(phrase, line).is_some_and(|before| !is_advice(before))
+}
+
 /// Whether the text before a phrase makes the phrase advice.
 fn is_advice(text: &str) -> bool {
     let sentence = text.rsplit(". ").next().unwrap_or_default();
@@ -296,8 +298,11 @@ fn is_advice(text: &str) -> bool {
 
 /// A process, without its name, that SIGKILL or a fault of its own has ended: 137, 134, -9.
 fn killed_process(line: &str) -> Option<LastWords> {
-    let of_code = |words: &&str| python_status(line.split_once(*words)?.1)?.signal();
-    let is_killed = KILLED.iter().any(|phrase| text_before(phrase, line).is_some());
+    let of_code = |words: &&str| {
+        let (before, code) = line.split_once(*words)?;
+        python_status(code)?.signal().filter(|_| !is_advice(before))
+    };
+    let is_killed = KILLED.iter().any(|phrase| is_logged(phrase, line));
     let mut signals = EXITS.iter().filter_map(of_code).chain(is_killed.then_some(9));
     let signal = signals.find(|signal| matches!(signal, 4..=9 | 11))?;
     let status = ExitStatus::Signal { signal };

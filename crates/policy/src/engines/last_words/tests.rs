@@ -55,6 +55,8 @@ fn ends_of_workers_have_name_and_status() {
         ("failed (exitcode: -11) local_rank: 0 (pid: 1234)", died("process", None, 11)),
         ("Subprocess a b (pid=4711) crashed with exit code -9.", died("process", None, 9)),
         ("llama runner terminated: exit status 143", None),
+        ("If a worker ends with exit code 137, lower --max-model-len", None),
+        ("It may be terminated by SIGKILL", None),
         ("Subprocess scheduler_0 (pid=4711) was started", None),
         ("Subprocess s (pid=1) crashed with exit code -99999999999.", None),
     ];
