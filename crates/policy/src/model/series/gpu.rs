@@ -92,7 +92,7 @@ pub(super) const METRICS: &[Metric] = &[
         Source::Gpu,
         "uma_gpu_orphan_memory_bytes",
         &["gpu"],
-        "Part of uma_gpu_other_memory_bytes that processes have which outlive their engine's \
+        "Part of uma_gpu_engine_memory_bytes that processes have which outlive their engine's \
          server (uma_engine_orphans).",
     )
     .hides_zero(),

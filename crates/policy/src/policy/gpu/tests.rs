@@ -108,7 +108,7 @@ fn process_memory_belongs_to_engines_and_absent_gpu_values_are_no_series() {
 }
 
 #[test]
-fn memory_of_processes_that_outlived_their_engine_is_a_part_of_that_of_others() {
+fn memory_of_processes_that_outlived_their_server_is_a_part_of_that_of_the_engine() {
     let mut world = world(vec![engine("vllm", &[100, 101])]);
     let mut left = engine("vllm", &[100, 101]);
     left.processes.remove(0);
@@ -121,7 +121,9 @@ fn memory_of_processes_that_outlived_their_engine_is_a_part_of_that_of_others() 
     world.seen.push(sample(GpuDriver::Responsive, Some(vec![unified(0, processes)])));
     world.tick();
     let gib = GIB as f64;
-    assert_eq!(world.value(r#"uma_gpu_other_memory_bytes{gpu="0"}"#), Some(63.0 * gib));
+    let of_engine = r#"uma_gpu_engine_memory_bytes{engine="vllm",gpu="0"}"#;
+    assert_eq!(world.value(of_engine), Some(60.0 * gib));
+    assert_eq!(world.value(r#"uma_gpu_other_memory_bytes{gpu="0"}"#), Some(3.0 * gib));
     assert_eq!(world.value(r#"uma_gpu_orphan_memory_bytes{gpu="0"}"#), Some(60.0 * gib));
 }
 
