@@ -15,6 +15,7 @@ use crate::model::{
     Mode, Moment, OnRequest, Orphan, Outcome, ProcessEnd, ProcessId, Reading, Supervisor, Target,
     Workload, WorkloadEnd, WorkloadLog,
 };
+use crate::parse::process::{system_units, user_unit};
 use crate::policy::Context;
 
 /// Kills, and own stops, that are remembered.
@@ -36,9 +37,10 @@ const KILLED_BEFORE_SECONDS: i64 = 60;
 /// An engine that an OOM killer of user space has asked to end takes so long. A guess.
 const SHORT_BEFORE: Duration = Duration::from_secs(10);
 
-/// An OOM killer of user space acts within this time after memory ran short. It looks at least
-/// once a second, and a few others may die first, since what the driver has counts for no process.
-/// A guess. A node may serve for days with a twentieth of its memory: nothing there kills for that.
+/// An OOM killer of user space acts within this time after memory ran short. It reads memory at
+/// least once a second, and may kill a few others first, since what the driver has counts for no
+/// process. A guess. A node may serve for days with a twentieth of its memory: nothing there kills
+/// for that.
 const KILLS_WITHIN: Duration = Duration::from_secs(60);
 
 /// Recent kills, by the kernel, by user space, and by this program.
@@ -55,7 +57,7 @@ pub(in crate::policy) struct Kills {
 /// The last time in which memory was short, on the uptime clock.
 #[derive(Clone, Copy, Debug)]
 struct Shortage {
-    /// Its begin. Less than [`KILLS_WITHIN`] between two is one.
+    /// When it began. It goes on through [`KILLS_WITHIN`] of enough memory.
     since: Duration,
     last: Duration,
 }
@@ -156,9 +158,9 @@ impl Kills {
             Supervisor::Docker | Supervisor::DockerOfUser(_) | Supervisor::Cri => {
                 container == Some(&*target.id) || cgroup.contains(&*target.id)
             }
-            Supervisor::Systemd | Supervisor::SystemdOfUser(_) => {
-                cgroup.split('/').any(|part| *part == *target.name)
-            }
+            // A user may have a unit of the same name, and below it groups of any name.
+            Supervisor::Systemd => system_units(cgroup).any(|unit| *unit == *target.name),
+            Supervisor::SystemdOfUser(user) => user_unit(cgroup) == Some((user, &*target.name)),
         };
         let is_near = |event: &Event| {
             let ago = end.utc.zip(event.utc).map(|(end, at)| end.duration_since(at).as_secs());

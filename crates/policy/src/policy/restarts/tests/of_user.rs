@@ -58,3 +58,21 @@ fn a_unit_of_a_user_that_may_have_been_stopped_stays_down() {
     report(&mut world, &WorkloadState::Ended(end), 4);
     assert!(world.holds().contains(&HoldReason::StopUnclear));
 }
+
+/// A system's unit, and another user's, may have the same name.
+#[test]
+fn a_kill_explains_the_end_of_a_users_unit_only_in_its_own_control_group() {
+    let of_user = |user| format!("/user.slice/user-{user}.slice/user@{user}.service/app.slice");
+    for (above, is_its) in
+        [(of_user(1000), true), (of_user(1001), false), ("/system.slice".to_owned(), false)]
+    {
+        let mut world = RestartWorld::with(Mode::Enforce, &[]);
+        report(&mut world, &running(), 8);
+        world.kernel_kills_in(&format!("{above}/{UNIT}"));
+        let requested = OnRequest::Unknown;
+        let end = WorkloadEnd { requested, is_oom_killed: false, ..world.end(137) };
+        report(&mut world, &WorkloadState::Ended(end), 8);
+        let has_started = world.decisions.iter().any(DecisionRecord::is_act);
+        assert_eq!(has_started, is_its, "{above}: {:?}", world.holds());
+    }
+}

@@ -170,7 +170,11 @@ impl RestartWorld {
 
     /// The kernel log reports an OOM kill of one of its processes.
     pub(super) fn kernel_kills(&mut self, name: &str) {
-        let cgroup = format!("/libpod_parent/libpod-{}", id(name));
+        self.kernel_kills_in(&format!("/libpod_parent/libpod-{}", id(name)));
+    }
+
+    /// The same of a process in that control group.
+    pub(super) fn kernel_kills_in(&mut self, cgroup: &str) {
         let lines = [
             format!(
                 "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,\
