@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::container::is_id;
+
 /// Options of `docker run` without a value.
 const FLAGS: [&str; 14] = [
     "disable-content-trust",
@@ -20,11 +22,8 @@ const FLAGS: [&str; 14] = [
     "use-api-socket",
 ];
 
-/// Digits of a container's id.
-const ID_DIGITS: usize = 64;
-
-/// The same as letters.
-const LETTERS: &str = "itPq";
+/// The same as letters, and the dash before them.
+const LETTERS: &str = "-itPq";
 
 /// How a command names the container that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +59,12 @@ fn run(arguments: &[String]) -> Option<AttachedContainer<'_>> {
     let (mut name, mut id_file) = (None, None);
     let mut rest = arguments.iter().map(String::as_str);
     while let Some(argument) = rest.next() {
+        // The image, or what may stand before it. What follows is the command inside.
+        if argument == "--" || !argument.starts_with('-') {
+            let named = name.map(AttachedContainer::Name);
+            let named = named.or_else(|| id_file.map(AttachedContainer::IdFile));
+            return named.filter(|named| !named.text().is_empty());
+        }
         if let Some(long) = argument.strip_prefix("--") {
             let (option, value) = match long.split_once('=') {
                 Some((option, value)) => (option, Some(value)),
@@ -80,8 +85,8 @@ fn run(arguments: &[String]) -> Option<AttachedContainer<'_>> {
             if known.replace(value).is_some() {
                 return None;
             }
-        } else if let Some(letters) = argument.strip_prefix('-') {
-            let valued = letters.trim_start_matches(|letter: char| LETTERS.contains(letter));
+        } else {
+            let valued = argument.trim_start_matches(|letter: char| LETTERS.contains(letter));
             if valued.starts_with('d') {
                 return None;
             }
@@ -89,11 +94,6 @@ fn run(arguments: &[String]) -> Option<AttachedContainer<'_>> {
             if valued.chars().count() == 1 {
                 rest.next()?;
             }
-        } else {
-            // The image. What follows is the command inside.
-            let named = name.map(AttachedContainer::Name);
-            let named = named.or_else(|| id_file.map(AttachedContainer::IdFile));
-            return named.filter(|named| !named.text().is_empty());
         }
     }
     None
@@ -109,9 +109,7 @@ impl<'a> AttachedContainer<'a> {
 
 /// The id in a file that Docker's client has written (`--cidfile`).
 pub fn container_id(text: &[u8]) -> Option<&str> {
-    let id = std::str::from_utf8(text).ok()?.trim_ascii_end();
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    (id.len() == ID_DIGITS && id.bytes().all(is_digit)).then_some(id)
+    std::str::from_utf8(text).ok().map(str::trim_ascii_end).filter(|id| is_id(id))
 }
 
 /// The context that a client's `config.json` chooses, if it chooses one.
@@ -160,6 +158,8 @@ mod tests {
             ("docker run --cidfile a --cidfile b image", None),
             ("docker run -d --cidfile a image", None),
             ("docker run --cidfile= image", None),
+            ("docker run -- image --name inside cmd", None),
+            ("docker run --name sglang -- image --name inside", Some("sglang")),
             ("docker run --rm image umawarden launch --name chat -- vllm serve", None),
             ("docker run -d --name sglang image", None),
             ("docker run -itd --name sglang image", None),
@@ -225,7 +225,7 @@ mod tests {
         #[test]
         fn arbitrary_files_do_not_panic(text in proptest::collection::vec(any::<u8>(), 0..80)) {
             let _ = (current_context(&text), context_host(&text));
-            prop_assert!(container_id(&text).is_none_or(|id| id.len() == ID_DIGITS));
+            prop_assert!(container_id(&text).is_none_or(is_id));
         }
     }
 }
