@@ -43,7 +43,7 @@ pub fn worker_job(output: &str) -> Option<&str> {
 
 /// Whether that is a job's number.
 pub fn is_job(text: &str) -> bool {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     text.len() == JOB_DIGITS && text.bytes().all(is_digit) && text != NO_JOB
 }
 
@@ -54,23 +54,21 @@ pub fn is_raylet_log(path: &str) -> bool {
 
 /// Whether that open file has the output of a worker: `…/logs/worker-ID-JOB-PID.err` or `.out`.
 pub fn is_worker_output(path: &str) -> bool {
-    let ids = |name: &str| {
-        let mut parts = name.strip_prefix("worker-")?.split('-');
-        let (id, job, pid) = (parts.next()?, parts.next()?, parts.next()?);
-        let is_its = is_hex(id) && is_hex(job) && is_digits(pid) && parts.next().is_none();
-        is_its.then_some(())
+    let is_its = |name: &str| match name.split('-').collect::<Vec<&str>>()[..] {
+        ["worker", id, job, pid] => is_hex(id) && is_hex(job) && is_digits(pid),
+        _ => false,
     };
-    log_file(path).is_some_and(|(name, kind)| matches!(kind, "out" | "err") && ids(name).is_some())
+    log_file(path).is_some_and(|(name, kind)| matches!(kind, "out" | "err") && is_its(name))
 }
 
 /// Whether that open file is the log of Ray's own code in a worker:
 /// `…/logs/python-core-worker-ID_PID.log`.
 pub fn is_core_worker_log(path: &str) -> bool {
-    let ids = |name: &str| {
-        let (id, pid) = name.strip_prefix("python-core-worker-")?.rsplit_once('_')?;
-        (is_hex(id) && is_digits(pid)).then_some(())
+    let is_its = |name: &str| {
+        let ids = name.strip_prefix("python-core-worker-").and_then(|ids| ids.rsplit_once('_'));
+        ids.is_some_and(|(id, pid)| is_hex(id) && is_digits(pid))
     };
-    log_file(path).is_some_and(|(name, kind)| kind == "log" && ids(name).is_some())
+    log_file(path).is_some_and(|(name, kind)| kind == "log" && is_its(name))
 }
 
 /// The name and the kind of a log of a session, without the number of a rotated one (Ray's
@@ -126,10 +124,9 @@ fn json_message(line: &str) -> Option<String> {
     }
 }
 
-/// The pids of the workers that Ray's memory monitor kills, by a line of the text of the raylet's
-/// log ([`log_text`]). They are
-/// those of the raylet's PID namespace. Tasks and processes choose names that are on such lines, so
-/// that a line names a killer but proves no kill.
+/// The pids of the workers that Ray's memory monitor kills, by a line of the raylet's log
+/// ([`log_text`]). They are those of the raylet's PID namespace. Tasks and processes choose names
+/// that are on such lines, so that a line names a killer but proves no kill.
 pub fn memory_kills(line: &str) -> Vec<u32> {
     let message = message(line).trim_start();
     if let Some(rest) = message.strip_prefix(EVICTED) {
@@ -171,8 +168,7 @@ fn last_pid(text: &str) -> Option<u32> {
 }
 
 fn pid(text: &str) -> Option<u32> {
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse::<u32>().ok().filter(|pid| is_number && *pid > 0)
+    text.parse::<u32>().ok().filter(|pid| is_digits(text) && *pid > 0)
 }
 
 fn is_session(text: &str) -> bool {
