@@ -87,9 +87,10 @@ pub fn rounded_seconds_text(seconds: f64) -> String {
 
 /// As [`seconds_text`], with tenths of a second below a minute: `0.5s`, `1m5s`.
 pub fn tenths_text(duration: Duration) -> String {
-    match duration.as_secs() {
-        0..60 => format!("{:.1}s", duration.as_secs_f64()),
-        _ => seconds_text(duration),
+    // Above this, tenths would be rounded to 60.0.
+    match duration < Duration::from_millis(59_950) {
+        true => format!("{:.1}s", duration.as_secs_f64()),
+        false => seconds_text(duration.max(Duration::from_secs(60))),
     }
 }
 
@@ -180,16 +181,11 @@ mod tests {
         assert_eq!(rounded_seconds_text(-1.0), "0s");
         assert_eq!(rounded_seconds_text(f64::NAN), "0s");
         assert_eq!(tenths_text(Duration::from_millis(540)), "0.5s");
+        assert_eq!(tenths_text(Duration::from_millis(59_960)), "1m");
         assert_eq!(measured_seconds_text(65.4), "1m5s");
         assert_eq!(measured_seconds_text(f64::INFINITY), "0.0s");
-        for (seconds, expected) in
-            [(0, "0s"), (59, "59s"), (190, "3m"), (172_799, "47h"), (432_000, "5d")]
-        {
-            assert_eq!(
-                age_text(Duration::from_secs(u64::try_from(seconds).unwrap_or(0))),
-                expected
-            );
-        }
+        let ages = [0, 59, 190, 172_799, 432_000].map(Duration::from_secs).map(age_text);
+        assert_eq!(ages, ["0s", "59s", "3m", "47h", "5d"]);
     }
 
     #[test]
