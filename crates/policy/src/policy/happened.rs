@@ -89,15 +89,7 @@ fn add(newest: &mut VecDeque<RecentEvent>, mut entry: RecentEvent, most: usize) 
 /// The newest entries of both, those of `earlier` beyond the ones of this run. This run's may be
 /// among `earlier`: it journals what the kernel log has of the time before its start.
 pub fn merged(newest: &[RecentEvent], earlier: &[RecentEvent]) -> Vec<RecentEvent> {
-    let is_own = |entry: &&RecentEvent| {
-        newest.iter().any(|own| {
-            (own.at, own.kind, &own.rule, &own.text)
-                == (entry.at, entry.kind, &entry.rule, &entry.text)
-        })
-    };
-    let beyond = earlier.iter().filter(|entry| !is_own(entry));
-    let mut all: Vec<RecentEvent> = newest.iter().chain(beyond).cloned().collect();
-    all.sort_by_key(|entry| std::cmp::Reverse(entry.at));
+    let mut all = joined(newest, earlier.iter().cloned(), |apart| apart.is_zero());
     all.truncate(MOST_HAPPENED);
     all
 }
@@ -109,17 +101,28 @@ pub fn past(
     journalled: Vec<RecentEvent>,
     since: Timestamp,
 ) -> Vec<RecentEvent> {
+    let mut all = joined(newest, journalled, |apart| apart.abs() < AGAIN_WITHIN);
+    all.retain(|entry| entry.at >= since);
+    all.truncate(MOST_PAST_HAPPENED);
+    all
+}
+
+/// The entries of this run and those of others, the newest first. An entry of others is one of this
+/// run if it says the same, and `is_same` holds for the time between both.
+fn joined(
+    newest: &[RecentEvent],
+    others: impl IntoIterator<Item = RecentEvent>,
+    is_same: fn(SignedDuration) -> bool,
+) -> Vec<RecentEvent> {
     let is_own = |entry: &RecentEvent| {
         newest.iter().any(|own| {
             (own.kind, &own.rule, &own.text) == (entry.kind, &entry.rule, &entry.text)
-                && own.at.duration_since(entry.at).abs() < AGAIN_WITHIN
+                && is_same(own.at.duration_since(entry.at))
         })
     };
-    let beyond = journalled.into_iter().filter(|entry| !is_own(entry));
-    let mut all: Vec<RecentEvent> = newest.iter().cloned().chain(beyond).collect();
-    all.retain(|entry| entry.at >= since);
+    let others = others.into_iter().filter(|entry| !is_own(entry));
+    let mut all: Vec<RecentEvent> = newest.iter().cloned().chain(others).collect();
     all.sort_by_key(|entry| std::cmp::Reverse(entry.at));
-    all.truncate(MOST_PAST_HAPPENED);
     all
 }
 
