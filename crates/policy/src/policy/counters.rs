@@ -262,8 +262,8 @@ impl Counters {
         self.write(cell, reading);
     }
 
-    /// The same for what not the machine lacks but the thing that the series describes, or its
-    /// present state: what it does not have ends the series.
+    /// Sets a series of something that may lack this value, such as an engine: the series ends
+    /// then. A value that the machine lacks is for [`Self::set_reading`].
     pub(super) fn set_or_retire(&mut self, cell: Cell, reading: Reading<f64>) {
         match reading {
             Reading::Unsupported => self.retire(cell),

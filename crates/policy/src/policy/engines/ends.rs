@@ -23,24 +23,10 @@ pub(in crate::policy) struct ProcessEnds {
 
 impl ProcessEnds {
     pub(super) fn take(&mut self, readings: &EngineReadings) {
-        for end in &readings.ended {
-            if self.ends.len() >= MOST {
-                self.ends.pop_front();
-            }
-            self.ends.push_back((readings.read_at, end.clone()));
-        }
-        for output in &readings.outputs {
-            if self.outputs.len() >= MOST_OUTPUTS {
-                self.outputs.pop_front();
-            }
-            self.outputs.push_back(output.clone());
-        }
-        for kill in &readings.ray_kills {
-            if self.ray_kills.len() >= MOST_RAY_KILLS {
-                self.ray_kills.pop_front();
-            }
-            self.ray_kills.push_back(kill.clone());
-        }
+        let ends = readings.ended.iter().map(|end| (readings.read_at, end.clone()));
+        keep(&mut self.ends, ends, MOST);
+        keep(&mut self.outputs, readings.outputs.iter().cloned(), MOST_OUTPUTS);
+        keep(&mut self.ray_kills, readings.ray_kills.iter().cloned(), MOST_RAY_KILLS);
     }
 
     /// The end of that process, and when it was seen, on the uptime clock.
@@ -71,4 +57,10 @@ impl ProcessEnds {
         };
         self.ray_kills.iter().filter(is_its).cloned().collect()
     }
+}
+
+/// Adds the newest, and keeps so many.
+fn keep<T>(all: &mut VecDeque<T>, newest: impl Iterator<Item = T>, most: usize) {
+    all.extend(newest);
+    all.drain(..all.len().saturating_sub(most));
 }
