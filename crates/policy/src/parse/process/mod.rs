@@ -77,15 +77,19 @@ pub fn descriptor(text: &[u8]) -> Option<Descriptor> {
 
 /// The pid of a process in its own PID namespace, of `/proc/PID/status`. `None` before Linux 4.1.
 pub fn own_pid(status: &[u8]) -> Option<u32> {
-    let pids = std::str::from_utf8(field(status, "NSpid")?).ok()?;
-    pids.split_ascii_whitespace().next_back()?.parse().ok()
+    pids(status).next_back()?.parse().ok()
 }
 
 /// Whether `/proc/PID/status` is of a process in a PID namespace below that of its reader, as in a
 /// container.
 pub fn is_in_inner_namespace(status: &[u8]) -> bool {
-    let pids = field(status, "NSpid").unwrap_or_default();
-    pids.split(u8::is_ascii_whitespace).filter(|pid| !pid.is_empty()).count() > 1
+    pids(status).count() > 1
+}
+
+/// The pids of a process, from the namespace of the reader to its own.
+fn pids(status: &[u8]) -> impl DoubleEndedIterator<Item = &str> {
+    let pids = field(status, "NSpid").and_then(|pids| std::str::from_utf8(pids).ok());
+    pids.unwrap_or_default().split_ascii_whitespace()
 }
 
 /// Reads `/proc/PID/stat`. The name may hold parentheses, spaces, digits and newlines.

@@ -72,18 +72,23 @@ fn a_killed_worker_is_reported_despite_the_exit_code_of_its_server() {
     assert_eq!(failures(&mut world, labels), Some(0.0));
 }
 
+/// Series that this world does not have, with their values.
+fn readings(values: &[(&str, f64)]) -> Observation {
+    let series = values.iter().map(|(name, _)| SeriesKey::new(name, &[])).collect();
+    Observation::Readings(Readings {
+        source: Source::Vmstat,
+        schema: Arc::new(Schema { series }),
+        values: values.iter().map(|(_, value)| Reading::Value(*value)).collect(),
+        took: Duration::ZERO,
+        error: None,
+    })
+}
+
 #[test]
 fn the_memory_of_a_death_has_the_free_swap() {
     let mut world = with(bare(50));
     world.engines.clear();
-    let series = vec![SeriesKey::new("uma_swap_free_bytes", &[])];
-    world.seen.push(Observation::Readings(Readings {
-        source: Source::Vmstat,
-        schema: Arc::new(Schema { series }),
-        values: vec![Reading::Value(4096.0)],
-        took: Duration::ZERO,
-        error: None,
-    }));
+    world.seen.push(readings(&[("uma_swap_free_bytes", 4096.0)]));
     world.run(3);
     assert_eq!(only(&world).memory.unwrap().swap_free_bytes, Some(4096));
 }
@@ -118,17 +123,8 @@ fn an_end_reported_by_the_kernel_has_its_code_or_signal() {
 /// earlyoom kills when memory runs short, and what the engine had is free when its end is noticed.
 #[test]
 fn a_signal_is_in_doubt_shortly_after_memory_ran_short() {
-    let available = |bytes: f64| {
-        let names = ["uma_memory_available_bytes", "uma_swap_free_bytes"];
-        let series = names.map(|name| SeriesKey::new(name, &[])).to_vec();
-        Observation::Readings(Readings {
-            source: Source::Vmstat,
-            schema: Arc::new(Schema { series }),
-            values: vec![Reading::Value(bytes), Reading::Value(0.0)],
-            took: Duration::ZERO,
-            error: None,
-        })
-    };
+    let available =
+        |bytes| readings(&[("uma_memory_available_bytes", bytes), ("uma_swap_free_bytes", 0.0)]);
     for (short, then, is_new) in [(1, 2, true), (1, 30, false), (90, 2, false)] {
         for signal in [9, 15] {
             let mut world = with(bare(50));
