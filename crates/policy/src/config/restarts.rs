@@ -113,7 +113,7 @@ fn matches(table: &Table<'_>, findings: &mut Findings<'_>) -> Option<RestartMatc
         findings
             .add(
                 node.span.clone(),
-                format!("user says whose systemd has the unit, and {key} is none"),
+                format!("user says whose systemd has the unit, and this entry has a {key}"),
             )
             .hint("remove user, or write unit: vllm.service");
         return None;
