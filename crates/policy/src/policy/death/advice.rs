@@ -1,5 +1,6 @@
 //! What to do about a death, the most important first.
 
+use super::hits::{SIGKILL, SIGTERM};
 use crate::engines::{Reason, facts};
 use crate::model::{
     DeathReport, EnginePhase, Killer, OomConstraint, Pod, RankDeaths, Survivor, bytes_text,
@@ -107,7 +108,8 @@ fn killer(report: &DeathReport) -> Vec<String> {
             signal_name(*signal)
         )],
         Killer::Itself { .. } | Killer::Unknown { .. } => {
-            let is_own_end = report.exit.signal().is_none_or(|signal| signal != 9);
+            // Its log does not show who has sent these.
+            let is_own_end = !matches!(report.exit.signal(), Some(SIGKILL | SIGTERM));
             if report.is_failure && is_own_end && report.cause.is_none() {
                 vec!["read the last lines of its own log".to_owned()]
             } else {

@@ -200,8 +200,8 @@ fn or_unknown(death: &Circumstances<'_>, killer: Killer) -> Killer {
             if death.has_run_short =>
         {
             let why = format!(
-                "{} from an unknown process, after memory ran short: a person or an OOM killer of \
-                 user space (`journalctl -u earlyoom -u systemd-oomd`)",
+                "{} from an unknown process, after memory ran short: a person sent it, or an OOM \
+                 killer of user space, which `journalctl -u earlyoom -u systemd-oomd` shows",
                 signal_name(signal)
             );
             Killer::Unknown { why }

@@ -70,6 +70,7 @@ fn a_signal_while_memory_ran_short_is_laid_to_nobody() {
         let report = explain(&death, at(502));
         assert_eq!((report.killer.name(), report.is_failure), (killer, is_failure), "{report:?}");
         assert_eq!(report.sentence().contains("after memory ran short"), killer == "unknown");
+        assert!(report.advice.iter().all(|line| !line.contains("its own log")), "{report:?}");
         let events = oom_of_worker(101, 500);
         let report = explain(&Circumstances { events: &events, ..death }, at(502));
         assert_eq!(report.killer.name(), "kernel_oom", "the kernel's own log decides");
