@@ -236,6 +236,7 @@ impl Family {
             id: member.id,
             comm: Arc::clone(&member.comm),
             ended: member.ended,
+            noticed: member.ended,
             status: member.status,
             reported_by: member.reported_by,
             is_left: member.ended.is_none(),

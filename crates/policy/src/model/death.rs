@@ -458,10 +458,21 @@ pub struct DeathReport {
     pub not_known: Vec<String>,
 }
 
+/// A server has gone on without a worker that was killed more seconds before: most end within
+/// seconds of a worker's loss.
+const MISSED_WITHIN: u64 = 60;
+
 impl DeathReport {
     /// Whether it failed with exit code 0.
     pub fn is_exit_code_a_lie(&self) -> bool {
         self.is_failure && self.exit.is_success()
+    }
+
+    /// How long before its end the first of its workers was killed; 0 if none is known. A rank
+    /// dies with its worker: its server may live on for a while.
+    pub fn first_worker_before(&self) -> Duration {
+        let before = self.killed_workers.iter().filter_map(|worker| worker.seconds_before);
+        Duration::from_secs(before.filter(|before| *before <= MISSED_WITHIN).max().unwrap_or(0))
     }
 
     /// What ended, and the cause, in one line.

@@ -287,9 +287,21 @@ fn of_own_stops(death: &Circumstances<'_>, ended: Moment) -> Vec<KillEvidence> {
         killer: Killer::Umawarden { decision: stop.decision, rule: stop.rule.clone() },
         proof: DeathProof::Decision { decision: stop.decision, acted: Some(stop.at.utc) },
         worker: None,
-        is_certain: true,
+        is_certain: !follows_kill(death, stop),
     };
     death.own_stops.iter().filter(of_family).map(hit).collect()
+}
+
+/// Whether it stopped what was left after another one had killed a worker: a rank whose worker is
+/// killed is lost on all nodes, and the rest of it is stopped a second later.
+fn follows_kill(death: &Circumstances<'_>, stop: &super::OwnStop) -> bool {
+    let was_killed = |relative: &Relative| {
+        let before = relative.noticed.and_then(|at| stop.at.uptime.checked_sub(at));
+        of_status(death, relative).is_some()
+            && !stop.processes.contains(&relative.id)
+            && before.is_some_and(|before| before <= FOLLOWS_WITHIN)
+    };
+    !stop.is_for_start && death.family.iter().any(was_killed)
 }
 
 /// A process of it that ended by a signal.

@@ -48,6 +48,8 @@ pub struct Relative {
     pub comm: Arc<str>,
     /// When it ended, on the uptime clock, where that was seen.
     pub ended: Option<Duration>,
+    /// When its end was noticed. The order of those noticed together is not known.
+    pub noticed: Option<Duration>,
     /// How it ended, where that was seen.
     pub status: ExitStatus,
     /// The source of the status: `the kernel`, `its parent`.
@@ -228,11 +230,14 @@ fn cause<'h>(
     certain.or_else(named).or_else(|| others.next())
 }
 
-/// Whether that is how one ends that was asked to, or whose head has ended before.
+/// Whether that is how one ends that was asked to, or whose head has ended before, or a stop of
+/// what a killed worker had left.
 fn is_answer(death: &Circumstances<'_>, ended: Moment, hit: &KillEvidence) -> bool {
     let is_after_head = hit.at.is_some_and(|at| at > ended.uptime);
     let is_asked = |asked: &EndRequest| hit.at.is_none_or(|at| at >= asked.at);
-    !hit.is_certain && (is_after_head || death.asked.as_ref().is_some_and(is_asked))
+    let is_own_stop = matches!(hit.killer, Killer::Umawarden { .. });
+    let is_asked = death.asked.as_ref().is_some_and(is_asked);
+    !hit.is_certain && (is_after_head || is_asked || is_own_stop)
 }
 
 /// Where nothing shows what killed it.
@@ -339,7 +344,10 @@ fn killed_workers(
         if is_server || is_listed || killed.len() >= MAX_LISTED {
             continue;
         }
-        let seconds_before = hit.at.map(|at| ended.uptime.saturating_sub(at).as_secs());
+        let is_it = |relative: &&Relative| worker.pid == Some(relative.id.pid);
+        let noticed = || death.family.iter().find(is_it)?.noticed;
+        let at = hit.at.or_else(noticed);
+        let seconds_before = at.map(|at| ended.uptime.saturating_sub(at).as_secs());
         killed.push(KilledWorker { seconds_before, ..worker.clone() });
     }
     killed

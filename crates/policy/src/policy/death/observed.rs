@@ -285,10 +285,12 @@ impl ObservedDeath<'_> {
             memory: self.memory,
             log,
             health: self.health(ended),
-            ranks: Some(&|report| {
+            ranks: Some(&|report: &DeathReport| {
+                let before = report.first_worker_before();
                 // When the kernel or a supervisor saw it end.
-                let is_exact = self.end.is_some() || server.is_some();
-                context.engines.rank_deaths(report, ended.uptime, is_exact)
+                let is_exact = before.is_zero() && (self.end.is_some() || server.is_some());
+                let first = ended.uptime.saturating_sub(before);
+                context.engines.rank_deaths(report, first, is_exact)
             }),
             not_known,
             ..Circumstances::default()
@@ -395,6 +397,7 @@ impl ObservedDeath<'_> {
                 comm: Arc::clone(comm),
                 // Which of those that are seen together ended first is unknown.
                 ended: seen_at.filter(|at| *at > self.noticed),
+                noticed: seen_at,
                 status: end.map_or(ExitStatus::Unknown, |end| end.status),
                 reported_by: if end.is_some() { "the kernel" } else { "no source" },
                 is_left: self.left.iter().any(|left| left.id == id),

@@ -25,6 +25,7 @@ fn relative(id: ProcessId, comm: &str) -> Relative {
         id,
         comm: comm.into(),
         ended: None,
+        noticed: None,
         status: ExitStatus::Unknown,
         reported_by: "the kernel",
         is_left: false,

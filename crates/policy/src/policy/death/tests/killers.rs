@@ -139,6 +139,45 @@ fn an_engine_that_lived_on_after_a_kill_of_ray_and_was_asked_to_end_is_no_victim
     }
 }
 
+/// vLLM 0.32 over two nodes with Ray 2.60, whose engine core was killed: the server outlived it by
+/// three seconds, and the rule EngineRankLost stopped it.
+#[test]
+fn a_stop_of_what_a_killed_worker_has_left_is_no_cause() {
+    let status = ExitStatus::Signal { signal: 9 };
+    let killed = Relative {
+        noticed: Some(Duration::from_secs(499)),
+        status,
+        ..relative(WORKER, "VLLM::EngineCor")
+    };
+    let family = [relative(SERVER, "vllm"), killed];
+    let stop = |seconds, processes: Vec<ProcessId>| OwnStop {
+        is_for_start: false,
+        decision: Some(DecisionId(4)),
+        rule: None,
+        at: at(seconds),
+        processes,
+    };
+    let exit = ExitStatus::Signal { signal: 15 };
+    for (stop, killer) in [
+        (stop(501, vec![SERVER]), "signal"),
+        // It has killed the worker itself, has stopped an engine that went on, or came first.
+        (stop(501, vec![SERVER, WORKER]), "umawarden"),
+        (stop(600, vec![SERVER]), "umawarden"),
+        (stop(498, vec![SERVER]), "umawarden"),
+        (OwnStop { is_for_start: true, ..stop(501, vec![SERVER]) }, "umawarden"),
+    ] {
+        let ended = at(stop.at.uptime.as_secs() + 1);
+        let stops = [stop];
+        let death = Circumstances { exit, own_stops: &stops, ..vllm(&family, &[]) };
+        let report = explain(&death, ended);
+        assert_eq!(report.killer.name(), killer, "{report:#?}");
+        let before = ended.uptime.as_secs() - 499;
+        assert_eq!(report.killed_workers[0].seconds_before, Some(before));
+        let shown = if before > 60 { 0 } else { before };
+        assert_eq!(report.first_worker_before(), Duration::from_secs(shown));
+    }
+}
+
 #[test]
 fn the_limit_of_a_control_group_is_named_as_its_supervisor_names_it() {
     for (group, named) in [
