@@ -275,6 +275,23 @@ mod ray {
     }
 }
 
+/// A server that waits for its parent to take note of its end shows no command line.
+#[test]
+fn an_engine_whose_server_is_a_zombie_keeps_its_kind() {
+    let mut tree = Tree::new(Vec::new());
+    let all = vllm(10, 8000);
+    tree.set(&all);
+    tree.scan();
+    tree.set(&all[..2]);
+    let server = tree.folder.path().join("10");
+    let stat = fs::read_to_string(server.join("stat")).unwrap().replace(") S ", ") Z ");
+    fs::write(server.join("stat"), stat).unwrap();
+    fs::write(server.join("cmdline"), "").unwrap();
+    let engines = tree.scan().engines;
+    assert_eq!(names(&engines), [("vllm-8000", vec![10, 11])]);
+    assert_eq!((engines[0].kind, engines[0].port), (EngineKind::Vllm, Some(8000)));
+}
+
 #[test]
 fn leftover_processes_stay_one_engine_and_a_restart_is_another() {
     let mut tree = Tree::new(Vec::new());

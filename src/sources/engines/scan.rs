@@ -297,6 +297,9 @@ impl Scanner {
         let id = ProcessId { pid, start_ticks: stat.start_ticks };
         let line = if is_settled || stat.is_kernel {
             Some(Vec::new())
+        } else if matches!(stat.state, 'Z' | 'X') {
+            // It has none any more.
+            None
         } else {
             self.details.command_line(id)
         };
