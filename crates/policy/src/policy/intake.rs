@@ -12,8 +12,9 @@ use super::pools::DeclaredView;
 use super::received::{self, TrackedAlerts};
 use super::{CommandResult, Policy, Step, old_by};
 use crate::model::{
-    EngineReadings, Event, KernelRecord, MemoryPools, Moment, Observation, OperatorCommand,
-    OperatorOrder, Outcome, PastReceived, ProgramEvent, Reading, Readings, SeriesKey, Source,
+    DeathReport, EngineReadings, Event, EventKind, KernelRecord, MemoryPools, Moment, Observation,
+    OperatorCommand, OperatorOrder, Outcome, PastReceived, ProgramEvent, Reading, Readings,
+    SeriesKey, Source,
 };
 use kernel_faults::KernelLine;
 
@@ -251,13 +252,23 @@ impl Policy {
         let others = self.cluster.ranks();
         let world = (&mut self.counters, &mut self.store);
         self.engines.track_ranks(at, others.as_ref(), world, &mut step.events);
-        self.record_rank_deaths(at, &step.events);
+        self.record_rank_deaths(at, &step.events, &[]);
     }
 
-    /// Publishes the deaths of ranks among these events for the other nodes.
-    pub(super) fn record_rank_deaths(&mut self, at: Moment, events: &[Event]) {
+    /// Publishes the deaths of ranks among these events, and `shared` ones that are not reported
+    /// yet, for the other nodes.
+    pub(super) fn record_rank_deaths(
+        &mut self,
+        at: Moment,
+        events: &[Event],
+        shared: &[DeathReport],
+    ) {
+        let reported = events.iter().filter_map(|event| match &event.kind {
+            EventKind::Program(ProgramEvent::EngineDied { report }) => Some(&**report),
+            _ => None,
+        });
         let world = (&mut self.counters, &mut self.store);
-        self.engines.record_rank_deaths(at, events, world);
+        self.engines.record_rank_deaths(at, reported.chain(shared), world);
     }
 
     /// All memory of all pools.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::Engines;
 use super::life::{self, Life, ticks};
 use crate::model::{
-    DeathMemory, EndedWorkload, EngineHealth, EnginePhase, EngineReadings, EngineSeen, Event,
-    ProcessId, ProgramEvent, Proof, Supervisor, UserUnit, Workload,
+    DeathMemory, DeathReport, EndedWorkload, EngineHealth, EnginePhase, EngineReadings, EngineSeen,
+    Event, ProcessId, ProgramEvent, Proof, Supervisor, UserUnit, Workload,
 };
 use crate::policy::Context;
 use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory};
@@ -33,6 +33,8 @@ pub(in crate::policy) struct Dead {
     phase: EnginePhase,
     memory: Option<DeathMemory>,
     health: Option<EngineHealth>,
+    /// Whether the other nodes know of it already.
+    is_shared: bool,
 }
 
 impl Dead {
@@ -57,7 +59,49 @@ impl Dead {
             phase: life.phase_alive(),
             memory: None,
             health: life.health().cloned(),
+            is_shared: false,
         })
+    }
+
+    /// Whether all is known of it that this node can know; `answers`: whether that supervisor
+    /// reports at present.
+    fn is_explained(
+        &self,
+        ends: &VecDeque<EndedWorkload>,
+        context: &Context<'_>,
+        answers: impl Fn(Supervisor) -> bool,
+    ) -> bool {
+        let waited = context.at.uptime.saturating_sub(self.noticed);
+        let end = end_of(ends, self, context);
+        let is_reported = match self.held().map(|held| held.supervisor) {
+            // systemd reports the end at once, and its output is read then.
+            Some(Supervisor::Systemd) => end.is_some_and(|ended| ended.end.log.is_some()),
+            Some(one) if one.runs_containers() => end.is_some() || !answers(one),
+            _ => true,
+        };
+        let is_its = |id: ProcessId| self.seen.processes.iter().any(|process| process.id == id);
+        waited >= REPORT_AFTER
+            && !context.kills.awaits_outcome(waited, is_its)
+            && (is_reported || waited >= SUPERVISOR_REPORTS_WITHIN)
+    }
+
+    fn report(&self, ends: &VecDeque<EndedWorkload>, context: &Context<'_>) -> DeathReport {
+        let family: BTreeSet<ProcessId> =
+            self.seen.processes.iter().map(|process| process.id).collect();
+        let left = context.engines.left_of(None, &family, context.at.uptime).unwrap_or_default();
+        let held = self.held();
+        ObservedDeath {
+            held: held.as_ref(),
+            end: end_of(ends, self, context).map(|ended| &ended.end),
+            noticed: self.noticed,
+            began: Some(ticks(self.seen.server.start_ticks)),
+            phase: self.phase,
+            engine: Some(&self.seen),
+            memory: self.memory,
+            health: self.health.as_ref(),
+            left: &left,
+        }
+        .report(context)
     }
 
     fn held(&self) -> Option<Workload> {
@@ -111,15 +155,17 @@ impl Deaths {
 
     /// Reports the deaths that are complete. A restarted engine is reported by its restart:
     /// `is_reported_elsewhere`; `answers`: whether that supervisor reports at present.
+    ///
+    /// Returns those that only wait for other ranks: the other nodes wait for them in turn.
     pub(in crate::policy) fn step(
         &mut self,
         context: &Context<'_>,
         is_reported_elsewhere: impl Fn(&EngineSeen) -> bool,
         answers: impl Fn(Supervisor) -> bool,
         events: &mut Vec<Event>,
-    ) {
+    ) -> Vec<DeathReport> {
         if self.pending.is_empty() {
-            return;
+            return Vec::new();
         }
         let now = context.at.uptime;
         self.pending.retain(|dead| !is_reported_elsewhere(&dead.seen));
@@ -128,43 +174,24 @@ impl Deaths {
         }
         let ends = &self.ends;
         let is_due = |dead: &mut Dead| {
-            let waited = now.saturating_sub(dead.noticed);
-            let end = end_of(ends, dead, context);
-            let is_reported = match dead.held().map(|held| held.supervisor) {
-                // systemd reports the end at once, and its output is read then.
-                Some(Supervisor::Systemd) => end.is_some_and(|ended| ended.end.log.is_some()),
-                Some(one) if one.runs_containers() => end.is_some() || !answers(one),
-                _ => true,
-            };
-            let are_ranks_known =
-                context.engines.rank_ends_are_known(dead.seen.server, dead.noticed, now);
-            let is_its = |id: ProcessId| dead.seen.processes.iter().any(|process| process.id == id);
-            waited >= REPORT_AFTER
-                && !context.kills.awaits_outcome(waited, is_its)
-                && (is_reported || waited >= SUPERVISOR_REPORTS_WITHIN)
-                && are_ranks_known
+            let (server, noticed) = (dead.seen.server, dead.noticed);
+            dead.is_explained(ends, context, &answers)
+                && context.engines.rank_ends_are_known(server, noticed, now)
         };
         for dead in self.pending.extract_if(.., is_due) {
-            let family: BTreeSet<ProcessId> =
-                dead.seen.processes.iter().map(|process| process.id).collect();
-            let left = context.engines.left_of(None, &family, now).unwrap_or_default();
-            let held = dead.held();
-            let report = ObservedDeath {
-                held: held.as_ref(),
-                end: end_of(ends, &dead, context).map(|ended| &ended.end),
-                noticed: dead.noticed,
-                began: Some(ticks(dead.seen.server.start_ticks)),
-                phase: dead.phase,
-                engine: Some(&dead.seen),
-                memory: dead.memory,
-                health: dead.health.as_ref(),
-                left: &left,
-            }
-            .report(context);
+            let report = dead.report(ends, context);
             let utc = Some(report.ended);
             let kind = ProgramEvent::EngineDied { report: Box::new(report) };
             events.push(Event { kind: kind.into(), utc, seq: None });
         }
+        let mut shared = Vec::new();
+        for dead in self.pending.iter_mut().filter(|dead| !dead.is_shared) {
+            if dead.is_explained(ends, context, &answers) {
+                dead.is_shared = true;
+                shared.push(dead.report(ends, context));
+            }
+        }
+        shared
     }
 }
 

@@ -20,8 +20,8 @@ use self::ended::{End, RankEnds, ReadEnd, label};
 use super::Engines;
 use super::life::{Life, has_ended, ticks};
 use crate::model::{
-    DeathReport, EnginePhase, EngineRank, EngineTarget, Event, EventKind, Moment, ProcessId,
-    ProgramEvent, RankDeaths, RankStatus, Reading, SeriesKey,
+    DeathReport, EnginePhase, EngineRank, EngineTarget, Event, Moment, ProcessId, ProgramEvent,
+    RankDeaths, RankStatus, Reading, SeriesKey,
 };
 use crate::policy::counters::{Cell, Counters};
 use crate::policy::pools::SeriesView as _;
@@ -296,24 +296,21 @@ impl Engines {
         self.ranks.ends.advance(at.uptime, others, counters);
     }
 
-    /// Publishes the deaths of ranks among these events for the other nodes.
-    pub(in crate::policy) fn record_rank_deaths(
+    /// Publishes these deaths for the other nodes, if they are of ranks.
+    pub(in crate::policy) fn record_rank_deaths<'r>(
         &mut self,
         at: Moment,
-        events: &[Event],
+        reports: impl Iterator<Item = &'r DeathReport>,
         (counters, store): (&mut Counters, &mut SeriesStore),
     ) {
-        for event in events {
-            let EventKind::Program(ProgramEvent::EngineDied { report }) = &event.kind else {
-                continue;
-            };
+        for report in reports {
             let Some(own) = report.who.server.and_then(|server| self.ranks.of(server)) else {
                 continue;
             };
             let (gang, rank) = (own.gang.clone(), own.rank.clone());
             let ago = Duration::try_from(at.utc.duration_since(report.ended)).unwrap_or_default();
-            let ended = at.uptime.saturating_sub(ago);
-            let end = End { at: ended, is_exact: true, killer: report.killer.name() };
+            let first = at.uptime.saturating_sub(ago + report.first_worker_before());
+            let end = End { at: first, is_exact: true, killer: report.killer.name() };
             let engine = &*report.who.name;
             self.ranks.ends.record(at.uptime, (engine, &gang, &rank), end, counters, store);
         }

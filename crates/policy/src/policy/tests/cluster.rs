@@ -4,8 +4,8 @@ use promql_rules::store::MAX_SERIES_OF_CLUSTER;
 
 use super::*;
 use crate::model::{
-    ClusterNames, ClusterReadings, NodeHealthLevel, NodeNews, NodeReadings, Rejection,
-    series_of_node,
+    ClusterNames, ClusterReadings, EnginePhase, EngineRank, EngineReadings, EngineSeen, EventKind,
+    NodeHealthLevel, NodeNews, NodeReadings, ProgramEvent, Rejection, series_of_node,
 };
 use crate::policy::overview::{self, PictureContext};
 
@@ -407,4 +407,59 @@ fn peers_are_asked_for_the_series_that_rules_read() {
             "uma_scrape_collector_success []"
         ]
     );
+}
+
+const GANG: &str = "session_1/01000000";
+
+/// A rank of the engine on the other node, in that phase.
+fn rank_there(phase: EnginePhase) -> Observation {
+    let labels = [
+        ("engine", "vllm"),
+        ("gang", GANG),
+        ("phase", phase.name()),
+        ("rank", "unknown"),
+        ("uid", "0"),
+    ];
+    let schema = schema("there", &[SeriesKey::new("uma_engine_rank_start_seconds", &labels)]);
+    news("there", NodeNews::Answered { schema, values: vec![Reading::Value(50.0)] })
+}
+
+/// Lets a second pass with these engines here and that rank there; whether a death was reported.
+fn lives(world: &mut World, engines: &[EngineSeen], there: EnginePhase) -> bool {
+    let mut has_died = false;
+    for _ in 0..10 {
+        let (read_at, engines) = (world.at.uptime, engines.to_vec());
+        let readings = EngineReadings { read_at, engines, ..EngineReadings::default() };
+        world.seen.push(Observation::Engines(Box::new(readings)));
+        world.seen.push(rank_there(there));
+        let is_death = |event: &Event| {
+            matches!(event.kind, EventKind::Program(ProgramEvent::EngineDied { .. }))
+        };
+        has_died |= world.tick().events.iter().any(is_death);
+    }
+    has_died
+}
+
+/// Both nodes wait for each other's ends. Real Ray: the server of a gang was killed, and its report
+/// said that the order was not known.
+#[test]
+fn a_rank_that_waits_to_be_reported_is_known_to_the_others() {
+    let mut world = among(IMBALANCE);
+    let engine = EngineSeen {
+        rank: Some(EngineRank { gang: GANG.into(), rank: None, ranks: None }),
+        uid: Some(0),
+        ..super::release::engine("vllm", 10, Duration::ZERO)
+    };
+    assert!(!lives(&mut world, &[engine], EnginePhase::Ready));
+    let ended = format!(
+        "uma_engine_rank_ended_seconds{{engine=\"vllm\",gang=\"{GANG}\",killer=\"unknown\",\
+         rank=\"unknown\",uid=\"0\"}}"
+    );
+    assert_eq!(world.value(&ended), None);
+    for _ in 0..2 {
+        assert!(!lives(&mut world, &[], EnginePhase::Stopping), "it waits for the other node");
+    }
+    assert!(world.value(&ended).is_some_and(|age| (1.0..2.5).contains(&age)));
+    let has_died = (0..6).any(|_| lives(&mut world, &[], EnginePhase::Stopping));
+    assert!(has_died && world.value(&ended).is_some());
 }

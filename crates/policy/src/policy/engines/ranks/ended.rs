@@ -42,6 +42,7 @@ const OUTLIVES: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct OwnRankEnd {
+    id: (GangKey, Arc<str>),
     at: Duration,
     cell: Cell,
 }
@@ -105,10 +106,18 @@ impl RankEnds {
             ("uid", &**user),
         ];
         let cell = counters.cell(store, &SeriesKey::new(ENDED, &labels));
+        let id = (gang.clone(), Arc::clone(&number));
+        // Of an earlier run, or of this one before all was known: its killer may be another.
+        self.own.retain(|before| {
+            let is_same = before.id == id;
+            if is_same {
+                counters.retire(before.cell);
+            }
+            !is_same
+        });
         // Another node may read it before the next sample here.
         counters.set(cell, now.saturating_sub(end.at).as_secs_f64());
-        self.own.retain(|before| before.cell != cell);
-        self.own.push(OwnRankEnd { at: end.at, cell });
+        self.own.push(OwnRankEnd { id, at: end.at, cell });
     }
 
     /// Writes how long ago each end of this node was, and takes those of other nodes.
@@ -316,6 +325,26 @@ mod tests {
         counters.show(&mut store);
         let (ids, _) = store.named(ENDED);
         assert_eq!(store.latest(ids[0]), Reading::Value(6.0));
+    }
+
+    /// It is published before its report, which waits for the other nodes and may know more.
+    #[test]
+    fn an_end_that_is_published_again_replaces_the_first() {
+        let world = World::new(Some(1));
+        let mut store = SeriesStore::default();
+        let mut counters = Counters::new(&mut store);
+        let mut ends = RankEnds::default();
+        let (gang, rank) = (&world.own.gang, &world.own.rank);
+        for killer in ["unknown", "signal", "signal"] {
+            let end = End { at: Duration::from_secs(1010), is_exact: true, killer };
+            let now = Duration::from_secs(1016);
+            ends.record(now, ("vllm", gang, rank), end, &mut counters, &mut store);
+        }
+        counters.show(&mut store);
+        let (ids, _) = store.named(ENDED);
+        let shown: Vec<_> = ids.iter().map(|id| store.latest(*id)).collect();
+        let values = shown.iter().filter(|reading| **reading == Reading::Value(6.0));
+        assert_eq!((shown.len(), values.count(), ends.own.len()), (2, 1, 1), "{shown:?}");
     }
 
     #[test]
