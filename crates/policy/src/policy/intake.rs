@@ -255,20 +255,20 @@ impl Policy {
         self.record_rank_deaths(at, &step.events, &[]);
     }
 
-    /// Publishes the deaths of ranks among these events, and `shared` ones that are not reported
-    /// yet, for the other nodes.
+    /// Publishes the deaths of ranks among these events, and `explained` ones that are not
+    /// reported yet, for the other nodes.
     pub(super) fn record_rank_deaths(
         &mut self,
         at: Moment,
         events: &[Event],
-        shared: &[DeathReport],
+        explained: &[DeathReport],
     ) {
         let reported = events.iter().filter_map(|event| match &event.kind {
             EventKind::Program(ProgramEvent::EngineDied { report }) => Some(&**report),
             _ => None,
         });
         let world = (&mut self.counters, &mut self.store);
-        self.engines.record_rank_deaths(at, reported.chain(shared), world);
+        self.engines.record_rank_deaths(at, reported.chain(explained), world);
     }
 
     /// All memory of all pools.

@@ -526,11 +526,11 @@ impl Policy {
         restarts.step(&mut context, &mut events);
         let is_observed = |supervisor| restarts.is_observed(supervisor, at);
         let is_held = |engine: &EngineSeen| restarts.hold(engine);
-        let shared = deaths.step(&context, is_held, is_observed, &mut events);
+        let explained = deaths.step(&context, is_held, is_observed, &mut events);
         for event in &events {
             context.counters.count_event(&event.kind, at.utc, None);
         }
-        self.record_rank_deaths(at, &events, &shared);
+        self.record_rank_deaths(at, &events, &explained);
         step.events.extend(events);
     }
 

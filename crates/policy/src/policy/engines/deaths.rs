@@ -8,7 +8,7 @@ use super::Engines;
 use super::life::{self, Life, ticks};
 use crate::model::{
     DeathMemory, DeathReport, EndedWorkload, EngineHealth, EnginePhase, EngineReadings, EngineSeen,
-    Event, ProcessId, ProgramEvent, Proof, Supervisor, UserUnit, Workload,
+    Event, Killer, ProcessId, ProgramEvent, Proof, Supervisor, UserUnit, Workload,
 };
 use crate::policy::Context;
 use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory};
@@ -33,8 +33,8 @@ pub(in crate::policy) struct Dead {
     phase: EnginePhase,
     memory: Option<DeathMemory>,
     health: Option<EngineHealth>,
-    /// Whether the other nodes know of it already.
-    is_shared: bool,
+    /// Once it is explained and the other nodes know of it: whether its killer came from outside.
+    is_from_outside: Option<bool>,
 }
 
 impl Dead {
@@ -59,7 +59,7 @@ impl Dead {
             phase: life.phase_alive(),
             memory: None,
             health: life.health().cloned(),
-            is_shared: false,
+            is_from_outside: None,
         })
     }
 
@@ -156,7 +156,8 @@ impl Deaths {
     /// Reports the deaths that are complete. A restarted engine is reported by its restart:
     /// `is_reported_elsewhere`; `answers`: whether that supervisor reports at present.
     ///
-    /// Returns those that only wait for other ranks: the other nodes wait for them in turn.
+    /// Returns those that are explained now: the other nodes wait for them, as these may wait for
+    /// the ranks there.
     pub(in crate::policy) fn step(
         &mut self,
         context: &Context<'_>,
@@ -173,10 +174,19 @@ impl Deaths {
             dead.memory = Some(memory(context, Some(&dead.seen)));
         }
         let ends = &self.ends;
+        let mut explained = Vec::new();
+        for dead in self.pending.iter_mut().filter(|dead| dead.is_from_outside.is_none()) {
+            if dead.is_explained(ends, context, &answers) {
+                let report = dead.report(ends, context);
+                dead.is_from_outside = Some(Killer::is_from_outside(report.killer.name()));
+                explained.push(report);
+            }
+        }
         let is_due = |dead: &mut Dead| {
-            let (server, noticed) = (dead.seen.server, dead.noticed);
-            dead.is_explained(ends, context, &answers)
-                && context.engines.rank_ends_are_known(server, noticed, now)
+            dead.is_from_outside.is_some_and(|is_from_outside| {
+                let (server, noticed) = (dead.seen.server, dead.noticed);
+                context.engines.rank_ends_are_known(server, is_from_outside, noticed, now)
+            })
         };
         for dead in self.pending.extract_if(.., is_due) {
             let report = dead.report(ends, context);
@@ -184,14 +194,7 @@ impl Deaths {
             let kind = ProgramEvent::EngineDied { report: Box::new(report) };
             events.push(Event { kind: kind.into(), utc, seq: None });
         }
-        let mut shared = Vec::new();
-        for dead in self.pending.iter_mut().filter(|dead| !dead.is_shared) {
-            if dead.is_explained(ends, context, &answers) {
-                dead.is_shared = true;
-                shared.push(dead.report(ends, context));
-            }
-        }
-        shared
+        explained
     }
 }
 

@@ -320,10 +320,13 @@ impl Engines {
     pub(super) fn rank_ends_are_known(
         &self,
         server: ProcessId,
+        is_from_outside: bool,
         noticed: Duration,
         now: Duration,
     ) -> bool {
-        self.ranks.of(server).is_none_or(|own| self.ranks.ends.are_known(own, noticed, now))
+        let are_known =
+            |own| self.ranks.ends.are_known(own, is_from_outside, now.saturating_sub(noticed));
+        self.ranks.of(server).is_none_or(are_known)
     }
 
     /// The ends of the other ranks of an engine that has died; `None`: none is known.

@@ -460,6 +460,6 @@ fn a_rank_that_waits_to_be_reported_is_known_to_the_others() {
         assert!(!lives(&mut world, &[], EnginePhase::Stopping), "it waits for the other node");
     }
     assert!(world.value(&ended).is_some_and(|age| (1.0..2.5).contains(&age)));
-    let has_died = (0..6).any(|_| lives(&mut world, &[], EnginePhase::Stopping));
+    let has_died = (0..10).any(|_| lives(&mut world, &[], EnginePhase::Stopping));
     assert!(has_died && world.value(&ended).is_some());
 }

@@ -34,10 +34,12 @@ pub(super) const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 /// An end of this node whose time the kernel did not report is noticed within this time.
 const NOTICED_LATE: Duration = Duration::from_secs(1);
 
-/// A death waits so long for what other nodes report of their ranks.
-const WAITS_FOR_ENDS: Duration = Duration::from_secs(6);
+/// A death waits so long for what other nodes report of their ranks. vLLM 0.32 with Ray: a server
+/// outlives its killed worker by four seconds, and its peer's worker ends within one.
+const WAITS_FOR_ENDS: Duration = Duration::from_secs(10);
 
-/// A rank that still lives so long after another one's end has not ended before it.
+/// A rank that still lives so long after another one was killed has not ended before it. If that
+/// one ended by itself, only a worker of the living one may be dead.
 const OUTLIVES: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
@@ -160,11 +162,10 @@ impl RankEnds {
         (end.at >= ticks(own.server.start_ticks)).then_some(end)
     }
 
-    /// Whether all is known of the other ranks that can be known at the end of this one.
-    pub(super) fn are_known(&self, own: &OwnRank, noticed: Duration, now: Duration) -> bool {
-        let waited = now.saturating_sub(noticed);
+    /// Whether all is known of the other ranks that can be known so long after the end of this one.
+    pub(super) fn are_known(&self, own: &OwnRank, is_from_outside: bool, waited: Duration) -> bool {
         let is_known = |((node, rank, _), seen): (&super::RankId, &super::SeenRank)| {
-            let lives_on = seen.missing.is_none() && waited >= OUTLIVES;
+            let lives_on = is_from_outside && seen.missing.is_none() && waited >= OUTLIVES;
             lives_on || self.of(own, node, rank).is_some()
         };
         waited >= WAITS_FOR_ENDS || own.seen.iter().all(is_known)
@@ -354,13 +355,15 @@ mod tests {
         world.after(0);
         let mut ends = RankEnds::default();
         let known = |ends: &RankEnds, world: &World, waited: u64| {
-            let at = Duration::from_secs(1010);
-            ends.are_known(&world.own, at, at + Duration::from_secs(waited))
+            ends.are_known(&world.own, true, Duration::from_secs(waited))
         };
         assert_eq!([2, 3].map(|waited| known(&ends, &world, waited)), [false, true]);
+        // The other server may live on without its worker, of which this one ended by itself.
+        let by_itself = |waited| ends.are_known(&world.own, false, Duration::from_secs(waited));
+        assert_eq!([9, 10].map(by_itself), [false, true]);
         world.set("spark-1", "0", EnginePhase::Gone, A);
         world.after(1);
-        assert_eq!([5, 6].map(|waited| known(&ends, &world, waited)), [false, true]);
+        assert_eq!([9, 10].map(|waited| known(&ends, &world, waited)), [false, true]);
         let end = End { at: Duration::from_secs(1010), is_exact: true, killer: "itself" };
         let unknown = ends.around(&world.own, end).unwrap();
         assert_eq!((unknown.first, unknown.others.len()), (FirstDeath::Unknown, 0));
