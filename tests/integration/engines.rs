@@ -2,6 +2,7 @@
 
 mod containers;
 pub mod live;
+mod ray_pair;
 mod recorded;
 mod silent;
 pub mod testkit;

@@ -12,13 +12,13 @@ use serde_json::Value;
 use super::testkit::free_port;
 use crate::daemon::binary;
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Two network namespaces with an interface each.
-struct Network {
-    names: [String; 2],
+pub(super) struct Network {
+    pub(super) names: [String; 2],
     interfaces: [String; 2],
-    addresses: [String; 2],
+    pub(super) addresses: [String; 2],
 }
 
 fn ip(arguments: &str) {
@@ -27,7 +27,7 @@ fn ip(arguments: &str) {
 }
 
 impl Network {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let id = std::process::id();
         let net = id % 250;
         let of = |what: &str| [1, 2].map(|number| format!("{what}{id}n{number}"));
@@ -55,39 +55,39 @@ impl Drop for Network {
 }
 
 /// A daemon, and a rank of the engine beside it.
-struct RealNode {
+pub(super) struct RealNode {
     folder: PathBuf,
     child: Child,
 }
 
 impl RealNode {
-    fn start(folder: &Path, network: &Network, rank: usize, master_port: u16) -> Self {
-        let folder = folder.join(rank.to_string());
+    /// Starts them in a network and PID namespace of their own. `script` runs in the node's folder.
+    pub(super) fn start(
+        folder: &Path,
+        network: &Network,
+        number: usize,
+        (config, script): (&str, &str),
+    ) -> Self {
+        let folder = folder.join(number.to_string());
         fs::create_dir_all(&folder).unwrap();
         let [one, two] = &network.addresses;
-        let address = &network.addresses[rank];
+        let address = &network.addresses[number];
         let shown = folder.display();
         let config = format!(
             "starts: {{folder: {shown}/run}}\nweb: {{listen_address: ['{address}:9942']}}\n\
-             cluster: {{name: pair, peers: ['{one}:9942', '{two}:9942']}}\n"
+             cluster: {{name: pair, peers: ['{one}:9942', '{two}:9942']}}\n{config}"
         );
         fs::write(folder.join("c.yaml"), config).unwrap();
-        let environment = std::env::var("ENGINE_TESTKIT").unwrap();
-        let scripts = std::env::var("ENGINE_SCRIPTS").unwrap();
-        let headless = if rank == 0 { "" } else { "--headless" };
         let script = format!(
-            "{} run --config.file={shown}/c.yaml --storage.path={shown}/data 2> {shown}/log & \
-             {scripts}/run-vllm.sh {environment} --tensor-parallel-size 2 --nnodes 2 --node-rank \
-             {rank} --master-addr {one} --master-port {master_port} {headless} > {shown}/engine \
-             2>&1 & wait",
+            "cd {shown}; {} run --config.file=c.yaml --storage.path=data 2> log & {script}\nwait",
             binary().display()
         );
         let child = Command::new("ip")
-            .args(["netns", "exec", &network.names[rank]])
+            .args(["netns", "exec", &network.names[number]])
             .args(["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c"])
             .arg(script)
             .env("VLLM_HOST_IP", address)
-            .env("GLOO_SOCKET_IFNAME", &network.interfaces[rank])
+            .env("GLOO_SOCKET_IFNAME", &network.interfaces[number])
             .env("OMP_NUM_THREADS", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -96,15 +96,19 @@ impl RealNode {
         Self { folder, child }
     }
 
-    fn engine(&self) -> Value {
-        let storage = format!("--storage.path={}", self.folder.join("data").display());
+    pub(super) fn storage(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    pub(super) fn engine(&self) -> Value {
+        let storage = format!("--storage.path={}", self.storage().display());
         let output = Command::new(binary()).args(["engines", "--json", &storage]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.lines().next().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default()
     }
 
     /// Waits until that holds of its engine; how long it took.
-    fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Duration {
+    pub(super) fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Duration {
         let began = Instant::now();
         while !holds(&self.engine()) {
             let log = || fs::read_to_string(self.folder.join("engine")).unwrap_or_default();
@@ -115,7 +119,7 @@ impl RealNode {
     }
 
     fn history(&self) -> String {
-        let storage = format!("--storage.path={}", self.folder.join("data").display());
+        let storage = format!("--storage.path={}", self.storage().display());
         let output = Command::new(binary()).args(["history", &storage]).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -150,8 +154,17 @@ fn real_servers_vllm_over_two_nodes_is_one_engine_that_loses_its_head() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (network, master_port) = (Network::new(), free_port());
-    let [head, rank] =
-        [0, 1].map(|rank| RealNode::start(folder.path(), &network, rank, master_port));
+    let environment = std::env::var("ENGINE_TESTKIT").unwrap();
+    let scripts = std::env::var("ENGINE_SCRIPTS").unwrap();
+    let master = &network.addresses[0];
+    let [head, rank] = [0, 1].map(|rank| {
+        let headless = if rank == 0 { "" } else { "--headless" };
+        let script = format!(
+            "{scripts}/run-vllm.sh {environment} --tensor-parallel-size 2 --nnodes 2 --node-rank \
+             {rank} --master-addr {master} --master-port {master_port} {headless} > engine 2>&1 &"
+        );
+        RealNode::start(folder.path(), &network, rank, ("", &script))
+    });
     head.wait_until("ready", |engine| engine["phase"] == "ready");
     rank.wait_until("ready", |engine| engine["phase"] == "ready");
     let ready = rank.engine();
