@@ -13,7 +13,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::model::{EngineProcess, EngineSeen, ExitStatus, ProcessEnd, ProcessId};
+use super::ray::RAYLET;
+use crate::model::{EngineSeen, ExitStatus, ProcessEnd, ProcessId};
 use crate::parse::proc::colon_number;
 use crate::parse::process::{Stat, exit_status, stat};
 use crate::sys::process_end::status_of_reaped;
@@ -30,6 +31,9 @@ pub(super) struct EngineEnds {
     procfs: PathBuf,
     most: usize,
     handles: BTreeMap<ProcessId, ProcessHandle>,
+    /// The raylets that have started processes of engines, each with the engine's server: these
+    /// processes end with it.
+    raylets: BTreeMap<ProcessId, ProcessId>,
     /// Processes without a pidfd; opening is not tried again.
     unopened: BTreeSet<ProcessId>,
     /// Exits that have not been reported yet.
@@ -47,8 +51,8 @@ struct ProcessHandle {
 
 impl EngineEnds {
     pub(super) fn new(procfs: PathBuf) -> Self {
-        let (handles, unopened, unreported) = Default::default();
-        Self { procfs, most: MAX_HANDLES, handles, unopened, unreported }
+        let (handles, raylets, unopened, unreported) = Default::default();
+        Self { procfs, most: MAX_HANDLES, handles, raylets, unopened, unreported }
     }
 
     /// Opens pidfds of living processes, and reads the exit status of ended ones.
@@ -63,7 +67,15 @@ impl EngineEnds {
         for (server, process) in servers.chain(others) {
             if !matches!(process.state, 'Z' | 'X') {
                 living.insert(process.id);
-                self.track(server, process);
+                self.track(server, process.id, &process.comm);
+            }
+        }
+        let name = Arc::from(RAYLET);
+        for (raylet, server) in self.raylets.clone() {
+            let is_alive = |stat: Stat| !matches!(stat.state, 'Z' | 'X');
+            if self.stat(raylet).is_some_and(is_alive) {
+                living.insert(raylet);
+                self.track(server, raylet, &name);
             }
         }
         self.unopened.retain(|id| living.contains(id));
@@ -71,6 +83,11 @@ impl EngineEnds {
         for id in gone.copied().collect::<Vec<_>>() {
             self.check(id, now);
         }
+    }
+
+    /// Sets the raylets that are tracked from the next update on, each with a server.
+    pub(super) fn set_raylets(&mut self, raylets: BTreeMap<ProcessId, ProcessId>) {
+        self.raylets = raylets;
     }
 
     /// Exits that have not been reported yet.
@@ -83,12 +100,11 @@ impl EngineEnds {
         self.unreported.clear();
     }
 
-    fn track(&mut self, server: ProcessId, process: &EngineProcess) {
-        let id = process.id;
+    fn track(&mut self, server: ProcessId, id: ProcessId, comm: &Arc<str>) {
         if let Some(handle) = self.handles.get_mut(&id) {
             // A process may change its name, and may turn out to belong to another engine.
-            if handle.comm != process.comm {
-                handle.comm = Arc::clone(&process.comm);
+            if handle.comm != *comm {
+                handle.comm = Arc::clone(comm);
             }
             handle.server = server;
             return;
@@ -98,7 +114,7 @@ impl EngineEnds {
         }
         match self.open(id) {
             Ok(descriptor) => {
-                let comm = Arc::clone(&process.comm);
+                let comm = Arc::clone(comm);
                 self.handles.insert(id, ProcessHandle { descriptor, server, comm, ended: None });
             }
             Err(error) => {
@@ -171,7 +187,7 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
-    use crate::model::EngineKind;
+    use crate::model::{EngineKind, EngineProcess};
 
     fn ends() -> EngineEnds {
         EngineEnds::new("/proc".into())
@@ -215,6 +231,30 @@ mod tests {
             assert!(ends.unreported().is_empty() && ends.handles.is_empty());
             child.wait().unwrap();
         }
+    }
+
+    /// It is no process of the engine, but its workers end with it.
+    #[test]
+    fn the_end_of_a_raylet_is_reported_for_the_engine_of_its_workers() {
+        let (mut child, output, raylet) = start("kill -9 $$");
+        let (mut other, stays, server) = start("exit 0");
+        let mut ends = ends();
+        ends.set_raylets(BTreeMap::from([(raylet, server)]));
+        ends.update(Duration::ZERO, &[engine(&[server])]);
+        assert_eq!((ends.handles.len(), ends.unreported()), (2, &[][..]));
+        drop(output);
+        while stat(&ends.text(raylet).unwrap()).unwrap().state != 'Z' {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for _ in 0..2 {
+            ends.update(Duration::ZERO, &[engine(&[server])]);
+            let [end] = ends.unreported() else { panic!("{ends:?}") };
+            assert_eq!((end.id, end.server, &*end.comm), (raylet, server, RAYLET));
+            assert_eq!(end.status, ExitStatus::Signal { signal: 9 });
+        }
+        drop(stays);
+        child.wait().unwrap();
+        other.wait().unwrap();
     }
 
     #[test]

@@ -311,6 +311,7 @@ impl EngineScanThread {
                 readings.outputs = self.outputs.unreported().to_vec();
                 self.raylets.update(began, &readings.engines);
                 readings.ray_kills = self.raylets.unreported().to_vec();
+                self.ends.set_raylets(self.raylets.servers());
                 // The loop must learn of an engine before its health.
                 if self.send(Observation::Engines(Box::new(readings.clone()))) {
                     self.ends.mark_reported();

@@ -124,6 +124,12 @@ impl Raylets {
         });
     }
 
+    /// The raylets that have started processes of engines, each with the server of one of these.
+    pub(super) fn servers(&self) -> BTreeMap<ProcessId, ProcessId> {
+        let workers = self.processes.values().flatten();
+        workers.map(|worker| (worker.raylet, worker.server)).collect()
+    }
+
     /// Kills that have not been reported yet.
     pub(super) fn unreported(&self) -> &[RayKill] {
         &self.unreported
