@@ -209,6 +209,21 @@ mod ray {
         assert_eq!(engines[0].kind, EngineKind::Vllm);
     }
 
+    /// Real Ray: a worker outlives its killed raylet by a second.
+    #[test]
+    fn a_worker_whose_raylet_has_ended_is_no_orphan() {
+        let mut tree = Tree::new(Vec::new());
+        let init = process(1, 0, "systemd", "/sbin/init");
+        tree.set(&[init.clone(), raylet(10), worker(12, 10)]);
+        jobs(&tree, &[(12, "01000000")]);
+        assert!(!tree.scan().engines[0].is_left_behind);
+        let engines = tree.scan_of(&[init.clone(), worker(12, 1)]);
+        assert_eq!((names(&engines), engines[0].is_left_behind), (vec![("vllm", vec![12])], false));
+        // One that was never seen below a raylet may be anybody's.
+        let mut tree = Tree::new(Vec::new());
+        assert!(tree.scan_of(&[init, worker(12, 1)])[0].is_left_behind);
+    }
+
     #[test]
     fn workers_beside_their_server_are_its_engine_and_stay_it_after_its_end() {
         let mut tree = Tree::new(Vec::new());

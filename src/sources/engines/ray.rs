@@ -1,7 +1,7 @@
 //! Which processes are of one engine by Ray: its workers are children of the node's raylet, not of
 //! the server that has ordered them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::details::Details;
@@ -22,6 +22,8 @@ const FIRST_LINES_BYTES: u64 = 64 << 10;
 #[derive(Debug, Default)]
 pub(super) struct RayJobs {
     jobs: BTreeMap<ProcessId, RayJob>,
+    /// Those of them that a raylet has started.
+    workers: BTreeSet<ProcessId>,
 }
 
 /// A job of a Ray cluster.
@@ -38,6 +40,11 @@ impl RayJobs {
         self.jobs.get(&id)
     }
 
+    /// Whether a raylet has started it, though that may have ended.
+    pub(super) fn is_worker(&self, id: ProcessId) -> bool {
+        self.workers.contains(&id)
+    }
+
     /// Finds new workers, and the servers that have ordered them.
     pub(super) fn find(&mut self, processes: &BTreeMap<u32, ProcessKinship>, details: &Details) {
         let id = |pid: u32, kin: &ProcessKinship| ProcessId { pid, start_ticks: kin.start_ticks };
@@ -45,6 +52,7 @@ impl RayJobs {
             processes.get(&id.pid).is_some_and(|kin| kin.start_ticks == id.start_ticks)
         };
         self.jobs.retain(|id, _| is_there(id));
+        self.workers.retain(is_there);
         let raylet = |kin: &ProcessKinship| {
             let parent = processes.get(&kin.parent).filter(|parent| parent.is_raylet)?;
             Some(id(kin.parent, parent))
@@ -70,6 +78,7 @@ impl RayJobs {
             let job = job.or_else(|| only_job(&session, user, &drivers));
             let name = job.unwrap_or_else(|| session.into());
             self.jobs.insert(worker, RayJob { name, user });
+            self.workers.insert(worker);
         }
         self.jobs.extend(drivers);
     }

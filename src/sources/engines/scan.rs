@@ -571,7 +571,9 @@ impl Scanner {
             return false;
         }
         let parent = known.kin.parent;
-        if self.known.get(&parent).is_some_and(|parent| parent.kin.is_raylet) {
+        let has_raylet = self.known.get(&parent).is_some_and(|parent| parent.kin.is_raylet);
+        // Its parent is no server, and may end before it.
+        if has_raylet || self.jobs.is_worker(head) {
             return false;
         }
         let program = |pid| self.details.link(pid, "exe");
