@@ -448,7 +448,7 @@ fn a_rank_that_waits_to_be_reported_is_known_to_the_others() {
     let engine = EngineSeen {
         rank: Some(EngineRank { gang: GANG.into(), rank: None, ranks: None }),
         uid: Some(0),
-        ..super::release::engine("vllm", 10, Duration::ZERO)
+        ..release::engine("vllm", 10, Duration::ZERO)
     };
     assert!(!lives(&mut world, &[engine], EnginePhase::Ready));
     let ended = format!(
