@@ -120,7 +120,7 @@ impl fmt::Debug for EndPauses {
     }
 }
 
-/// A crew whose threads start with its first act: on most machines never.
+/// A lane whose threads start with its first act: on most machines never.
 enum LazyLaneThreads {
     /// No act so far.
     Unused(Box<(LaneSetup, Common)>),
@@ -132,7 +132,7 @@ enum LazyLaneThreads {
 
 impl fmt::Debug for LazyLaneThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SpareCrew")
+        f.write_str("LazyLaneThreads")
     }
 }
 
@@ -143,19 +143,19 @@ impl LazyLaneThreads {
         {
             let (setup, common) = *parts;
             match LaneThreads::start(Lane::Reboot, setup, common) {
-                Ok(crew) => *self = Self::Running(crew),
+                Ok(lane) => *self = Self::Running(lane),
                 Err(error) => tracing::error!(%error, "cannot start the thread that reboots"),
             }
         }
         match self {
-            Self::Running(crew) => crew.submit(act),
+            Self::Running(lane) => lane.submit(act),
             Self::Unused(_) | Self::Lost => Err(Busy),
         }
     }
 
     fn running(&self) -> Option<&LaneThreads> {
         match self {
-            Self::Running(crew) => Some(crew),
+            Self::Running(lane) => Some(lane),
             Self::Unused(_) | Self::Lost => None,
         }
     }
@@ -221,17 +221,17 @@ impl ActionWorker {
 
     /// Queues an act in its lane. Each queued act gets exactly one outcome.
     pub fn submit(&self, act: Act) -> Result<(), Busy> {
-        let crew = match act.action.lane() {
+        let lane = match act.action.lane() {
             Lane::Ordinary => &self.ordinary,
             Lane::Brake => &self.brake,
             Lane::Start => &self.start,
             Lane::Kubernetes => self.kubernetes.as_ref().ok_or(Busy)?,
-            Lane::Reboot => return self.reboot_crew().submit(act),
+            Lane::Reboot => return self.reboot_lane().submit(act),
         };
-        crew.submit(act)
+        lane.submit(act)
     }
 
-    fn reboot_crew(&self) -> MutexGuard<'_, LazyLaneThreads> {
+    fn reboot_lane(&self) -> MutexGuard<'_, LazyLaneThreads> {
         self.reboot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -242,7 +242,7 @@ impl ActionWorker {
     pub fn shutdown(self) {
         let now = || (self.clock)().uptime;
         let latest = now().saturating_add(SHUTDOWN_GRACE + SHUTDOWN_MARGIN);
-        let reboot = self.reboot_crew();
+        let reboot = self.reboot_lane();
         let kubernetes = self.kubernetes.as_ref();
         let all = [
             Some(&self.ordinary),
@@ -251,23 +251,23 @@ impl ActionWorker {
             reboot.running(),
             kubernetes,
         ];
-        let crews = all.map(|crew| crew.map(|crew| (crew, crew.leave())));
-        for (crew, _) in crews.iter().flatten().filter(|(_, is_there)| *is_there) {
-            let _ = crew.ended.recv_timeout(latest.saturating_sub(now()));
+        let lanes = all.map(|lane| lane.map(|lane| (lane, lane.leave())));
+        for (lane, _) in lanes.iter().flatten().filter(|(_, is_there)| *is_there) {
+            let _ = lane.ended.recv_timeout(latest.saturating_sub(now()));
         }
         let ordinary = &self.ordinary;
         // An act that has paused an engine does not hang: it is about to resume it.
         let is_any_paused = (self.end_pauses.0)();
         let hangs = ordinary.load.hanging.load(Ordering::Acquire) && !is_any_paused;
-        let was_there = crews[0].is_some_and(|(_, was_there)| was_there);
+        let was_there = lanes[0].is_some_and(|(_, was_there)| was_there);
         let undone_by = now().saturating_add(UNDOING_TAKES);
         if was_there && !hangs && ordinary.undone.recv_timeout(UNDOING_TAKES).is_err() {
             let effect = "the next start undoes them";
             tracing::error!(effect, "not all temporary settings are back");
         }
         // The node has the record of what is set, also where its undo is carried out too late.
-        if let Some(crew) = kubernetes
-            && crew.undone.recv_timeout(undone_by.saturating_sub(now())).is_err()
+        if let Some(lane) = kubernetes
+            && lane.undone.recv_timeout(undone_by.saturating_sub(now())).is_err()
         {
             tracing::warn!(
                 error = "the API server has not answered in time",
@@ -281,11 +281,11 @@ impl ActionWorker {
 
 impl Drop for ActionWorker {
     fn drop(&mut self) {
-        let crews = [&self.ordinary, &self.brake, &self.start];
-        for crew in crews.into_iter().chain(&self.kubernetes) {
-            crew.leave();
+        let lanes = [&self.ordinary, &self.brake, &self.start];
+        for lane in lanes.into_iter().chain(&self.kubernetes) {
+            lane.leave();
         }
-        self.reboot_crew().running().map(LaneThreads::leave);
+        self.reboot_lane().running().map(LaneThreads::leave);
     }
 }
 
