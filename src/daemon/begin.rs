@@ -446,12 +446,12 @@ fn intent_within(journal: Arc<Journal>, time: Duration) -> Intent {
     Box::new(move |decision| journal.intent(decision, time).map_err(|error| error.to_string()))
 }
 
-/// The executor, with its files open if actions are enabled.
 fn start_executor(loaded: &LoadedConfig) -> StartExecutor {
     let docker = loaded.settings.path.docker().to_owned();
     StartExecutor { docker, systemd: Bus::system(), user_folders: USER_FOLDERS.into() }
 }
 
+/// The executor, with its files open if actions are enabled.
 fn memory_executor(loaded: &LoadedConfig, setup: MemorySetup) -> MemoryExecutor {
     let mut executor = MemoryExecutor::new(setup);
     let modes = loaded.rules.groups.iter().flat_map(|group| &group.rules).map(|rule| rule.mode);
@@ -483,7 +483,6 @@ fn temporary_settings(
     })
 }
 
-/// Warns of abilities that these settings and rules need and that are missing.
 /// Each of the two servers may use an eighth of the descriptors.
 pub(super) fn limits() -> ClientLimits {
     let limits = ClientLimits::default();

@@ -166,8 +166,8 @@ fn is_this(peer: &PeerAddress, settings: &Settings) -> bool {
 }
 
 impl Nodes {
-    /// Takes the gate's answer of a node, if it is plausible.
-    /// Each of the pools is a place of its own.
+    /// Takes the gate's answer of a node, if it is plausible. Each of the pools is a place of its
+    /// own.
     fn take(&mut self, name: &Arc<str>, answer: &Value, pools: &[Arc<str>]) {
         let mut take = |name: &Arc<str>, node: Result<FitNode, String>| match node {
             Ok(node) => self.known.push(node),

@@ -146,10 +146,10 @@ mod tests {
         }
     }
 
-    /// The endpoint of a client with these variables and files.
     /// Names with their texts.
     type Texts<'a> = &'a [(&'a str, &'a str)];
 
+    /// The endpoint of a client with these variables and files.
     fn endpoint(variables: Texts<'_>, files: Texts<'_>) -> ClientEndpoint {
         let found = |all: Texts<'_>, name: &str| {
             all.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned())
