@@ -1,9 +1,10 @@
 //! The last output of servers that write to files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::clients::owner::is_alive;
 use crate::model::{EngineSeen, LastOutput, ProcessId, WorkloadLog};
 use crate::parse::ray::{is_core_worker_log, is_worker_output};
 use crate::sources::bounded::BoundedReads;
@@ -35,9 +36,8 @@ impl Outputs {
         self.bounded.begin(now);
         let mut living = BTreeSet::new();
         for engine in engines.iter().filter(|engine| !engine.is_left_behind) {
-            let is_alive = |state: char| !matches!(state, 'Z' | 'X');
             let server = engine.processes.iter().find(|process| process.id == engine.server);
-            if server.is_some_and(|server| is_alive(server.state)) {
+            if server.is_some_and(|server| !matches!(server.state, 'Z' | 'X')) {
                 living.insert(engine.server);
                 self.open(engine.server);
             }
@@ -47,7 +47,7 @@ impl Outputs {
             let Some(files) = self.files.remove(&id) else { continue };
             // A process that is no engine any more lives on.
             if !files.is_empty()
-                && !lives(&self.procfs, id)
+                && !is_alive(&self.procfs, id)
                 && self.unreported.len() < MAX_UNREPORTED
             {
                 let log = self.read(id, files);
@@ -84,14 +84,6 @@ impl Outputs {
             None => WorkloadLog::Unknown("its log was not read in time".to_owned()),
         }
     }
-}
-
-/// Whether a process runs.
-pub(super) fn lives(procfs: &Path, id: ProcessId) -> bool {
-    let stat = std::fs::read(procfs.join(id.to_string()).join("stat"));
-    let stat = stat.ok().and_then(|text| crate::parse::process::stat(&text));
-    let is_it = |stat: &crate::parse::process::Stat| stat.start_ticks == id.start_ticks;
-    stat.as_ref().is_some_and(|stat| is_it(stat) && !matches!(stat.state, 'Z' | 'X'))
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::outputs::lives;
 use super::ray::RAYLET;
+use crate::clients::owner;
 use crate::model::{EngineProcess, EngineSeen, ProcessId, RayKill};
 use crate::parse::process::{Stat, own_pid, printable, stat, user_id};
 use crate::parse::ray::{is_raylet_log, log_text, memory_kills};
@@ -111,7 +111,7 @@ impl Raylets {
             }
             let Some(worker) = worker else { return false };
             // A process that is of no engine any more lives on.
-            if worker.ended_at.is_none() && lives(procfs, *id) {
+            if worker.ended_at.is_none() && owner::is_alive(procfs, *id) {
                 return false;
             }
             let ended_at = *worker.ended_at.get_or_insert(now);
@@ -203,7 +203,9 @@ impl Raylets {
 
     /// Opens the files in which the logs of that raylet go on.
     fn renew(&mut self, raylet: ProcessId) {
-        let Some(log) = self.logs.get_mut(&raylet).filter(|_| lives(&self.procfs, raylet)) else {
+        let Some(log) =
+            self.logs.get_mut(&raylet).filter(|_| owner::is_alive(&self.procfs, raylet))
+        else {
             return;
         };
         let folder = self.procfs.join(raylet.pid.to_string()).join("fd");
