@@ -147,33 +147,50 @@ impl Raylets {
             }
             return;
         }
-        if self.processes.len() < MAX_PROCESSES {
-            let worker = self.worker(server, process);
-            self.processes.insert(process.id, worker);
+        if self.processes.len() >= MAX_PROCESSES {
+            return;
         }
+        let mut worker = None;
+        if let Some((raylet, status, user)) = self.raylet_of(process) {
+            // The next scan tries again.
+            let Some(logged_before) = self.log_lengths(raylet, user) else { return };
+            let own_pid = own_pid(&status).unwrap_or(process.id.pid);
+            let comm = Arc::clone(&process.comm);
+            worker = Some(Worker { raylet, server, comm, own_pid, logged_before, ended_at: None });
+        }
+        self.processes.insert(process.id, worker);
     }
 
+    /// The raylet that has started a process, the status of the process, and the user of both.
     /// Names are of a process's own choosing, so a raylet is of the same user.
-    fn worker(&mut self, server: ProcessId, process: &EngineProcess) -> Option<Worker> {
+    fn raylet_of(&self, process: &EngineProcess) -> Option<(ProcessId, Vec<u8>, u32)> {
         let parent = self.stat(process.parent).filter(|parent| parent.comm == RAYLET)?;
         let raylet = ProcessId { pid: process.parent, start_ticks: parent.start_ticks };
         let status = self.status(process.id.pid)?;
         let user = user_id(&status)?;
-        if user_id(&self.status(raylet.pid)?) != Some(user) {
-            return None;
-        }
-        self.open(raylet, user);
-        let logged_before = self.log_lengths(raylet)?;
-        let own_pid = own_pid(&status).unwrap_or(process.id.pid);
-        let comm = Arc::clone(&process.comm);
-        Some(Worker { raylet, server, comm, own_pid, logged_before, ended_at: None })
+        let is_of_user = user_id(&self.status(raylet.pid)?) == Some(user);
+        is_of_user.then_some((raylet, status, user))
     }
 
-    /// `None` if the file system of a log does not respond.
-    fn log_lengths(&mut self, raylet: ProcessId) -> Option<BTreeMap<FileId, u64>> {
+    /// The lengths of the logs of a raylet, which are opened where there is a place. `None`: they
+    /// cannot be read now.
+    fn log_lengths(&mut self, raylet: ProcessId, user: u32) -> Option<BTreeMap<FileId, u64>> {
+        if self.logs.contains_key(&raylet) {
+            self.renew(raylet);
+        } else if self.has_place(user) {
+            let folder = self.procfs.join(raylet.pid.to_string()).join("fd");
+            let open = move || OutputFiles::open_named(&folder, is_raylet_log);
+            let files = Arc::new(self.bounded.read(raylet, open)?);
+            self.logs.insert(raylet, Log { user, files });
+        }
         let Some(log) = self.logs.get(&raylet) else { return Some(BTreeMap::new()) };
         let files = Arc::clone(&log.files);
         self.bounded.read(raylet, move || files.lengths())?.ok()
+    }
+
+    fn has_place(&self, user: u32) -> bool {
+        let of_user = self.logs.values().filter(|log| log.user == user).count();
+        self.logs.len() < MAX_RAYLETS && of_user < MAX_RAYLETS_OF_USER
     }
 
     fn stat(&self, pid: u32) -> Option<Stat> {
@@ -184,21 +201,6 @@ impl Raylets {
     fn status(&self, pid: u32) -> Option<Vec<u8>> {
         let path = self.procfs.join(pid.to_string()).join("status");
         read_file(&path, MAX_STATUS_BYTES).ok()
-    }
-
-    fn open(&mut self, raylet: ProcessId, user: u32) {
-        let of_user = self.logs.values().filter(|log| log.user == user).count();
-        let is_full = self.logs.len() >= MAX_RAYLETS || of_user >= MAX_RAYLETS_OF_USER;
-        if self.logs.contains_key(&raylet) {
-            return self.renew(raylet);
-        }
-        if is_full {
-            return;
-        }
-        let folder = self.procfs.join(raylet.pid.to_string()).join("fd");
-        let opened =
-            self.bounded.read(raylet, move || OutputFiles::open_named(&folder, is_raylet_log));
-        self.logs.insert(raylet, Log { user, files: Arc::new(opened.unwrap_or_default()) });
     }
 
     /// Opens the files in which the logs of that raylet go on.
@@ -473,17 +475,39 @@ mod tests {
         let mut world = World::new("raylet", 1000);
         let raylet = |pid| ProcessId { pid, start_ticks: 1 };
         for pid in 100..110 {
-            world.raylets.open(raylet(pid), 1001);
+            world.raylets.log_lengths(raylet(pid), 1001);
         }
         assert_eq!(world.raylets.logs.len(), MAX_RAYLETS_OF_USER);
-        world.raylets.open(raylet(RAYLET_PID), 1000);
+        world.raylets.log_lengths(raylet(RAYLET_PID), 1000);
         assert!(world.raylets.logs.contains_key(&raylet(RAYLET_PID)));
         for pid in 110..120 {
-            world.raylets.open(raylet(pid), pid);
+            world.raylets.log_lengths(raylet(pid), pid);
         }
         assert_eq!(world.raylets.logs.len(), MAX_RAYLETS);
         world.scan(&[]);
         assert!(world.raylets.logs.is_empty());
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_read_at_first_is_read_later() {
+        let mut world = World::new("raylet", 1000);
+        let raylet = ProcessId { pid: RAYLET_PID, start_ticks: u64::from(RAYLET_PID) * 10 };
+        let (release, hangs) = std::sync::mpsc::channel::<()>();
+        assert_eq!(world.raylets.bounded.read(raylet, move || hangs.recv().is_ok()), None);
+        world.scan(&[SERVER, WORKER]);
+        drop(release);
+        // Its thread may not have returned yet.
+        for _ in 0..1_000 {
+            world.now += 60;
+            world.scan(&[SERVER, WORKER]);
+            if !world.raylets.processes.is_empty() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        world.log("logs/raylet.out", &killed(531, "x"));
+        world.end(WORKER);
+        assert_eq!(world.scan(&[SERVER]).len(), 1);
     }
 
     #[test]
