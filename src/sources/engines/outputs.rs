@@ -74,8 +74,10 @@ impl Outputs {
         // A rank that Ray has started logs elsewhere, too, and with a limit for its logs it writes
         // its output through a pipe of its own. Ray's own log comes first: it is the longest.
         let open = move || OutputFiles::open_with(&folder, is_core_worker_log, is_worker_output);
-        let opened = self.bounded.read(id, open);
-        self.files.insert(id, opened.unwrap_or_default());
+        // Where they cannot be opened now, the next scan tries again.
+        if let Some(opened) = self.bounded.read(id, open) {
+            self.files.insert(id, opened);
+        }
     }
 
     fn read(&mut self, id: ProcessId, files: OutputFiles) -> WorkloadLog {
@@ -204,6 +206,27 @@ mod tests {
         }
         let found = world.scan(false);
         assert_eq!(lines(&found), ["*** SIGBUS received at time=1 ***", "Traceback"]);
+    }
+
+    #[test]
+    fn files_that_cannot_be_opened_at_first_are_opened_later() {
+        let mut world = World::new("log", "log");
+        world.write("log", "of an earlier run\n");
+        let (release, hangs) = std::sync::mpsc::channel::<()>();
+        assert_eq!(world.outputs.bounded.read(ID, move || hangs.recv().is_ok()), None);
+        world.scan(true);
+        drop(release);
+        // Its thread may not have returned yet.
+        for _ in 0..1_000 {
+            world.now += 60;
+            world.scan(true);
+            if !world.outputs.files.is_empty() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        world.write("log", "Traceback\n");
+        assert_eq!(lines(&world.scan(false)), ["Traceback"]);
     }
 
     #[test]
