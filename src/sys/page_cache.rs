@@ -17,6 +17,10 @@ pub const MOST_RANGES: usize = 1024;
 /// A file is mapped in parts of this size to count its pages: one byte of the answer for each.
 const COUNTED_BYTES: u64 = 16 << 20;
 
+/// What of a file is counted at most. A sparse file may have any length, and each part costs three
+/// system calls.
+const MOST_COUNTED_BYTES: u64 = 1 << 40;
+
 /// So far behind the end of a file, no page of it is cached.
 const FAR_BEHIND_BYTES: u64 = 1 << 30;
 
@@ -66,8 +70,9 @@ pub fn cachestat(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<C
 }
 
 /// Counts the cached pages of `length` bytes from `offset` on through a mapping, by mincore(2); a
-/// length of 0 is up to the file's end. Files of overlayfs have no pages of their own: cachestat(2)
-/// finds none, and a mapping leads to the file below. Dirty and evicted pages remain unknown.
+/// length of 0 is up to the file's end, and 1 TiB is the most. Files of overlayfs have no pages of
+/// their own: cachestat(2) finds none, and a mapping leads to the file below. Dirty and evicted
+/// pages remain unknown.
 ///
 /// # Errors
 ///
@@ -75,8 +80,8 @@ pub fn cachestat(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<C
 pub fn count_cached(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<CachedPages> {
     let page_size = procfs::page_size();
     let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
-    let end = if length == 0 { size } else { size.min(offset.saturating_add(length)) };
-    let (mut at, mut pages, mut cached) = (offset - offset % page_size, 0, 0);
+    let Range { start: mut at, end } = counted(size, offset, length);
+    let (mut pages, mut cached) = (0, 0);
     while at < end {
         let bytes = (end - at).min(COUNTED_BYTES);
         pages += bytes.div_ceil(page_size);
@@ -91,6 +96,12 @@ pub fn count_cached(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Resul
         }
     }
     Ok(CachedPages { cached, ..CachedPages::default() })
+}
+
+/// The part of a file of that size that is counted, from the beginning of a page on.
+fn counted(size: u64, offset: u64, length: u64) -> Range<u64> {
+    let length = if length == 0 { MOST_COUNTED_BYTES } else { length.min(MOST_COUNTED_BYTES) };
+    offset - offset % procfs::page_size()..size.min(offset.saturating_add(length))
 }
 
 /// The cached pages of a part of a file, which begins on a page.
@@ -210,6 +221,15 @@ mod tests {
         }
         assert!(count_cached(file.as_fd(), 0, 0).unwrap().cached > 0);
         assert_eq!(count_cached(file.as_fd(), 1 << 40, 0).unwrap(), CachedPages::default());
+    }
+
+    #[test]
+    fn of_a_sparse_file_of_any_length_a_bounded_part_is_counted() {
+        let (page, longest) = (procfs::page_size(), i64::MAX.cast_unsigned());
+        assert_eq!(counted(longest, 0, 0), 0..MOST_COUNTED_BYTES);
+        assert_eq!(counted(longest, page + 1, u64::MAX), page..page + 1 + MOST_COUNTED_BYTES);
+        assert_eq!(counted(MIB, 0, 0), 0..MIB);
+        assert_eq!(counted(MIB, page, page), page..2 * page);
     }
 
     #[test]

@@ -14,6 +14,10 @@ pub(super) const CHUNK_BYTES: u64 = 16 << 20;
 /// After so many equal samples, a chunk is sampled in turn only.
 const HOT_SAMPLES: u8 = 16;
 
+/// Limit of chunks of all files together: 4 TiB, more than the weights that a node can hold. A
+/// sparse file costs its owner nothing, whatever its length.
+const MOST_CHUNKS: usize = 1 << 18;
+
 /// Limit of chunks that are sampled in each round.
 const MOST_HOT: usize = 512;
 
@@ -89,6 +93,8 @@ struct HotChunk {
 #[derive(Debug)]
 pub(super) struct LoadLedger {
     files: Vec<FileChunks>,
+    /// The number of chunks of all files.
+    chunks: usize,
     /// Bytes read of all files.
     progress: u64,
     /// Of what was read last, this many bytes stay.
@@ -112,6 +118,7 @@ impl LoadLedger {
     pub(super) fn new(keep: u64) -> Self {
         Self {
             files: Vec::new(),
+            chunks: 0,
             progress: 0,
             keep,
             hot: VecDeque::new(),
@@ -131,12 +138,14 @@ impl LoadLedger {
         self.resize(self.files.len() - 1, length);
     }
 
-    /// Sets the length of a file.
+    /// Sets the length of a file. What is beyond the limit of chunks is not tracked.
     pub(super) fn resize(&mut self, file: usize, length: u64) {
-        let chunks = usize::try_from(length.div_ceil(CHUNK_BYTES)).unwrap_or(usize::MAX);
         if let Some(known) = self.files.get_mut(file) {
+            let of_others = self.chunks - known.chunks.len();
+            known.length = length.min((MOST_CHUNKS - of_others) as u64 * CHUNK_BYTES);
+            let chunks = usize::try_from(known.length.div_ceil(CHUNK_BYTES)).unwrap_or(0);
             known.chunks.resize(chunks, LedgerChunk::default());
-            known.length = length;
+            self.chunks = of_others + chunks;
         }
     }
 
@@ -383,9 +392,8 @@ impl LoadLedger {
     /// least, and in pages of 4 KiB it costs most. An evicted one may have come back; one that
     /// never was in memory costs almost nothing.
     pub(super) fn in_turn(&mut self, budget: u32) -> Vec<ChunkId> {
-        let total: usize = self.files.iter().map(|book| book.chunks.len()).sum();
         let (mut ids, mut spent) = (Vec::new(), 0);
-        while spent < budget && ids.len() < total {
+        while spent < budget && ids.len() < self.chunks {
             let Some(chunk) = self.chunk(self.turn) else {
                 let next = self.turn.file + 1;
                 let file = if next < self.files.len() { next } else { 0 };

@@ -23,6 +23,18 @@ fn due(ledger: &LoadLedger, most: u64) -> Vec<ChunkId> {
 }
 
 #[test]
+fn a_sparse_file_of_any_length_takes_bounded_memory() {
+    let mut ledger = ledger(2, 0);
+    ledger.add_file(u64::MAX);
+    ledger.add_file(CHUNK_BYTES);
+    let chunks = |ledger: &LoadLedger| [0, 1, 2].map(|file| ledger.chunks_not_out(file).len());
+    assert_eq!(chunks(&ledger), [2, MOST_CHUNKS - 2, 0]);
+    ledger.resize(1, CHUNK_BYTES);
+    ledger.resize(2, CHUNK_BYTES);
+    assert_eq!(chunks(&ledger), [2, 1, 1]);
+}
+
+#[test]
 fn the_last_read_chunks_stay_in_any_order_of_reading() {
     let mut ledger = ledger(8, 2);
     for chunk in [5, 0, 7, 2] {
