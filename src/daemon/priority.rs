@@ -51,10 +51,10 @@ pub(super) fn take() -> Priority {
         )),
     }
     if !got.is_empty() {
-        tracing::debug!("oom_protection granted: {}", got.join(", "));
+        tracing::debug!(granted = got.join(", "), "oom_protection granted");
     }
     if !refused.is_empty() {
-        tracing::debug!("oom_protection refused: {}", refused.join("; "));
+        tracing::debug!(refused = refused.join("; "), "oom_protection refused");
     }
     Priority { is_locked: locked.is_ok() }
 }

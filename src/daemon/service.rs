@@ -201,7 +201,7 @@ impl DaemonService {
 
 fn notify_systemd(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!("cannot notify systemd: {error}");
+        tracing::debug!(%error, "cannot notify systemd");
     }
 }
 

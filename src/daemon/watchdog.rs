@@ -42,7 +42,7 @@ fn check(
         return;
     }
     if let Err(error) = notify() {
-        tracing::debug!("cannot notify systemd: {error}");
+        tracing::debug!(%error, "cannot notify systemd");
     }
 }
 

@@ -36,7 +36,7 @@ impl Backoff {
     pub(super) fn refused(&mut self, feature: &str, error: &ApiError) {
         let text = error.to_string();
         if self.refusal.as_ref() != Some(&text) {
-            tracing::warn!(feature, "{text}");
+            tracing::warn!(feature, error = text, "Kubernetes request refused");
             self.refusal = Some(text);
         }
     }
@@ -46,7 +46,7 @@ impl Backoff {
     pub(super) fn failed(&mut self, feature: &str, error: &ApiError, now: Duration, spread: f64) {
         let text = error.to_string();
         if self.reported.as_ref() != Some(&text) {
-            tracing::warn!(feature, "{text}");
+            tracing::warn!(feature, error = text, "Kubernetes request failed");
             self.reported = Some(text);
         }
         let wait = match error.code() {

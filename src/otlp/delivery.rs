@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::tally::OtlpTally;
 use crate::clients::collector::{Collector, CollectorResponse};
 use crate::clients::http::HttpError;
-use crate::model::{ExportResult, Moment, Signal, counted};
+use crate::model::{ExportResult, Moment, Signal};
 
 /// The time for a pending request when the program ends.
 pub(super) const FLUSH_TAKES: Duration = Duration::from_millis(700);
@@ -95,7 +95,7 @@ impl Delivery {
         match remark {
             _ if !is_logged => {}
             Some(remark) => {
-                tracing::warn!(signal, collector, "otlp partial success: {remark}");
+                tracing::warn!(signal, collector, remark, "otlp partial success");
             }
             None => {
                 tracing::info!(signal, collector, failures, "otlp delivery works again");
@@ -109,13 +109,13 @@ impl Delivery {
         let pause = pause(self.log.failures, requested);
         if self.may_log() {
             let (signal, collector) = (self.signal.name(), self.collector.endpoint());
-            let failures = counted(u64::from(self.log.failures), "time");
-            let why = why.unwrap_or_default();
             tracing::warn!(
                 signal,
                 collector,
-                "otlp delivery failed {failures} in a row: {why}; excess telemetry is dropped and \
-                 counted (uma_otlp_dropped_total)"
+                failures = self.log.failures,
+                why = why.unwrap_or_default(),
+                effect = "excess telemetry is dropped and counted (uma_otlp_dropped_total)",
+                "otlp delivery failed"
             );
         }
         pause

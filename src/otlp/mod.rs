@@ -130,7 +130,7 @@ impl Otlp {
         if let Some(ended) = &self.ended
             && ended.recv_timeout(deadline).is_err()
         {
-            tracing::warn!("otlp flush timed out; the last telemetry may be lost");
+            tracing::warn!(effect = "the last telemetry may be lost", "otlp flush timed out");
         }
     }
 }

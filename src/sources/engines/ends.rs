@@ -118,9 +118,7 @@ impl EngineEnds {
                 self.handles.insert(id, ProcessHandle { descriptor, server, comm, ended: None });
             }
             Err(error) => {
-                tracing::debug!(
-                    "process {id} cannot be opened, its end will not be known: {error}"
-                );
+                tracing::debug!(pid = id.pid, %error, "end of a process will be unknown");
                 self.unopened.insert(id);
             }
         }

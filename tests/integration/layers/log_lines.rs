@@ -5,7 +5,14 @@ use std::path::Path;
 
 use super::rust_files;
 
-const FOLDERS: [&str; 4] = ["src/daemon", "src/actions", "src/sources", "crates/records/src"];
+const FOLDERS: [&str; 6] = [
+    "src/daemon",
+    "src/actions",
+    "src/sources",
+    "src/kubernetes",
+    "src/otlp",
+    "crates/records/src",
+];
 
 /// Its three lines describe the node to a person at the start.
 const LINES_OF_THE_START: &str = "daemon/first.rs";
