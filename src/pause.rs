@@ -135,7 +135,6 @@ impl PauseFile {
     ///
     /// # Errors
     /// The folder is missing, or cannot be written.
-    /// The folder is missing, or cannot be written.
     pub fn write(&self, pause: &Pause) -> io::Result<()> {
         let written = PauseContent {
             author: pause.author.clone(),

@@ -92,7 +92,6 @@ impl PauseWatch {
     ///
     /// # Errors
     /// The thread cannot be started.
-    /// The thread cannot be started.
     pub(super) fn start(file: &Path, wake: Wake) -> anyhow::Result<Self> {
         let (file, ordered) = (PauseFile::new(file), Mutex::new(None));
         let switch = Arc::new(PauseSwitch { file, ordered });

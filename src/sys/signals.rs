@@ -41,7 +41,6 @@ impl Signals {
     ///
     /// # Errors
     /// There is no such signal, or no descriptor left.
-    /// There is no such signal, or no descriptor left.
     pub fn take(signals: &[i32]) -> io::Result<Self> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
@@ -73,7 +72,6 @@ impl Signals {
     /// Pending signals. Never blocks.
     ///
     /// # Errors
-    /// The descriptor cannot be read.
     /// The descriptor cannot be read.
     pub fn read(&self) -> io::Result<Vec<ReceivedSignal>> {
         let mut all = Vec::new();
