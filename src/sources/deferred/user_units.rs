@@ -26,9 +26,11 @@ struct Found {
     units: BTreeMap<u32, Vec<DeclaredRestart>>,
     /// The number of each user.
     ids: BTreeMap<EngineUser, u32>,
-    /// A user is unknown.
-    is_incomplete: bool,
+    unknown: UnknownUsers,
 }
+
+/// Why the user of a unit is unknown.
+type UnknownUsers = BTreeMap<(EngineUser, Arc<str>), String>;
 
 /// The thread that queries the systemds of users.
 #[derive(Debug)]
@@ -40,6 +42,8 @@ pub(super) struct UserUnits {
     users: BTreeMap<u32, watch::Sender<Arc<[DeclaredRestart]>>>,
     /// The number of each user when that was last known: a directory service may fail.
     ids: BTreeMap<EngineUser, u32>,
+    /// As it was logged last.
+    unknown: UnknownUsers,
     /// Ends of other services are not read.
     no_services: watch::Sender<TrackedServices>,
 }
@@ -52,8 +56,8 @@ impl UserUnits {
         reporter: Reporter,
     ) -> Self {
         let (no_services, _) = watch::channel(Arc::default());
-        let (users, ids) = (BTreeMap::new(), BTreeMap::new());
-        Self { folders, declared, reporter, users, ids, no_services }
+        let (users, ids, unknown) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { folders, declared, reporter, users, ids, unknown, no_services }
     }
 
     /// Runs until the loop has ended.
@@ -69,13 +73,15 @@ impl UserUnits {
             let known = self.ids.clone();
             let found = spawn_blocking(move || Found::look_up(&declared, &known)).await;
             // It fails only if it panics.
-            let Found { units, ids, is_incomplete } = found.unwrap_or_default();
+            let Found { units, ids, unknown } = found.unwrap_or_default();
             self.ids.extend(ids);
+            log_new(&self.unknown, &unknown);
+            self.unknown = unknown;
             self.declare(units);
             let changed = self.declared.changed();
-            let changed = match is_incomplete {
-                true => timeout(AGAIN, changed).await.unwrap_or(Ok(())),
-                false => changed.await,
+            let changed = match self.unknown.is_empty() {
+                false => timeout(AGAIN, changed).await.unwrap_or(Ok(())),
+                true => changed.await,
             };
             if changed.is_err() {
                 return;
@@ -119,13 +125,23 @@ impl Found {
                     found.ids.insert(user.clone(), id);
                 }
                 Err(error) => {
-                    tracing::warn!(unit = %name, %error, "deferred restarts of a user unavailable");
-                    found.is_incomplete = true;
+                    found.unknown.insert((user.clone(), Arc::clone(name)), error);
                 }
             }
         }
         found
     }
+}
+
+/// Logs what is not as before, since each lookup finds the same users unknown. Returns how many.
+fn log_new(before: &UnknownUsers, now: &UnknownUsers) -> usize {
+    let mut logged = 0;
+    for (place, error) in now.iter().filter(|(place, error)| before.get(*place) != Some(*error)) {
+        let (_, unit) = place;
+        tracing::warn!(%unit, %error, "deferred restarts of a user unavailable");
+        logged += 1;
+    }
+    logged
 }
 
 #[cfg(test)]
@@ -151,13 +167,15 @@ mod tests {
             entry(gone.clone(), "c.service"),
         ];
         let found = Found::look_up(&declared, &BTreeMap::new());
-        assert!(found.is_incomplete);
+        assert!(found.unknown.contains_key(&(gone.clone(), Arc::from("c.service"))));
+        assert_eq!(log_new(&BTreeMap::new(), &found.unknown), 1);
+        assert_eq!(log_new(&found.unknown, &found.unknown), 0, "each minute");
         assert_eq!(found.units.keys().collect::<Vec<_>>(), [&0]);
         let units: Vec<_> = found.units[&0].iter().map(|entry| entry.matches.clone()).collect();
         let unit = |name: &str| RestartMatch::Unit(name.into());
         assert_eq!(units, [unit("a.service"), unit("b.service")]);
         let found = Found::look_up(&declared, &BTreeMap::from([(gone, 7)]));
-        assert!(!found.is_incomplete);
+        assert!(found.unknown.is_empty());
         assert_eq!(found.units[&7].len(), 1);
     }
 }
