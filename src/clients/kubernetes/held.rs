@@ -169,11 +169,9 @@ impl NodeState {
     /// changed meanwhile.
     pub fn plan(&self, change: &NodeChange) -> Result<PatchPlan, String> {
         if self.metadata.resource_version.is_empty() {
-            return Err(
-                "nothing was changed: the API server names no resourceVersion of the node, \
-                        so that changes of others could be lost"
-                    .to_owned(),
-            );
+            let why = "the API server names no resourceVersion of the node, so that changes of \
+                       others could be lost";
+            return Err(format!("nothing was changed: {why}"));
         }
         let held = self.held().map_err(|error| {
             format!(
