@@ -66,10 +66,12 @@ impl Drainer {
         }
         let engines = (self.engine_pods)();
         let mut node = NodeExecutor::new(drain.api.clone());
-        let evicted =
-            node.ask(async |api| evict(api, &engines).await).and_then(RemainingPods::result);
-        // Both wait for the API server.
-        self.evicting_since = self.evicting_since.or(self.uncordoned_since);
+        let evicted = node.ask(async |api| evict(api, &engines).await);
+        if evicted.is_err() {
+            // Both wait for the API server.
+            self.evicting_since = self.evicting_since.or(self.uncordoned_since);
+        }
+        let evicted = evicted.and_then(RemainingPods::result);
         unless_late(&mut self.evicting_since, (self.uptime)(), drain, evicted)
     }
 
@@ -240,6 +242,36 @@ mod tests {
             assert!(why.contains("have not ended: ml/llm-0"), "{second}: {why}");
         }
         let text = evicted_at(4_200).unwrap();
+        assert!(text.contains("gone on without, after 600 s"), "{text}");
+    }
+
+    #[test]
+    fn pods_get_their_time_to_end_where_the_node_may_not_be_cordoned() {
+        static SECONDS: AtomicU64 = AtomicU64::new(0);
+        let folder = tempfile::tempdir().unwrap();
+        let (api, _) = serve(folder.path(), |line, _| {
+            if line.starts_with("PATCH") {
+                (403, json!({}))
+            } else if line.starts_with("GET /api/v1/pods") {
+                (200, json!({"items": [pod("llm-0", json!({}))]}))
+            } else {
+                (200, json!({"metadata": {"resourceVersion": "1"}}))
+            }
+        });
+        let engines = || ["llm-0"].map(Arc::from).into();
+        let uptime = || Duration::from_secs(SECONDS.load(Ordering::Relaxed));
+        let mut drainer = Drainer::new(Arc::new(engines), uptime);
+        let drain = NodeDrain { api, evict: true, for_at_most: Duration::from_secs(600) };
+        let mut drained_at = |second| {
+            SECONDS.store(second, Ordering::Relaxed);
+            drainer.cordon(&drain).and_then(|_| drainer.evict(&drain))
+        };
+        assert!(drained_at(0).unwrap_err().contains("(403)"));
+        for second in [600, 1_199] {
+            let why = drained_at(second).unwrap_err();
+            assert!(why.contains("have not ended: ml/llm-0"), "{second}: {why}");
+        }
+        let text = drained_at(1_200).unwrap();
         assert!(text.contains("gone on without, after 600 s"), "{text}");
     }
 
