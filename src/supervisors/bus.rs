@@ -11,6 +11,7 @@ use zbus::connection::Builder;
 use zbus::{Connection, DynamicType, Message, fdo};
 
 use super::user_systemd::{self, PRIVATE_SOCKET};
+use crate::model::printable_beginning;
 
 /// The socket of the system bus on all distributions.
 const SYSTEM_SOCKET: &str = "/run/dbus/system_bus_socket";
@@ -122,8 +123,9 @@ pub(super) struct BusConnection {
 impl BusConnection {
     /// Connects to a service.
     pub(super) async fn connect(bus: &Bus, who: &'static str) -> Result<Self, BusError> {
-        let describe =
-            |error: &dyn fmt::Display| format!("{who} at {}: {error}", bus.socket().display());
+        let describe = |error: &dyn fmt::Display| {
+            format!("{who} at {}: {}", bus.socket().display(), shown(error))
+        };
         let connecting = async {
             let stream = match bus {
                 Bus::System(socket) | Bus::Peer(socket) => UnixStream::connect(socket),
@@ -186,9 +188,7 @@ impl BusConnection {
     }
 
     fn failure(&self, method: &str, error: &zbus::Error) -> BusError {
-        let printable = |c: char| if c.is_control() { ' ' } else { c };
-        let said: String = error.to_string().chars().take(TEXT_CHARS).map(printable).collect();
-        let text = format!("{}, {method}: {said}", self.who);
+        let text = format!("{}, {method}: {}", self.who, shown(error));
         let zbus::Error::FDO(known) = error else { return BusError::Failed(text) };
         match **known {
             fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => BusError::Absent(text),
@@ -198,9 +198,41 @@ impl BusConnection {
     }
 }
 
+/// The text of an error. The service writes a part of it, and a user may have replaced the program
+/// at the socket.
+fn shown(error: &dyn fmt::Display) -> String {
+    printable_beginning(&error.to_string(), TEXT_CHARS)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixListener;
+
     use super::*;
+
+    #[test]
+    fn what_a_server_says_in_its_handshake_is_printable_and_short() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("private");
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::thread::spawn(move || {
+            let (mut server, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            let _ = server.read(&mut request);
+            let text = format!("ERROR \u{1b}[2J{}\r\n", "x".repeat(900));
+            // The client may have gone. It is to read before the connection ends.
+            let _ = server.write_all(text.as_bytes());
+            while server.read(&mut request).is_ok_and(|length| length > 0) {}
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let bus = Bus::Peer(socket.clone());
+        let connected = runtime.block_on(BusConnection::connect(&bus, "systemd"));
+        let error = connected.unwrap_err().to_string();
+        let error = error.strip_prefix(&format!("systemd at {}: ", socket.display())).unwrap();
+        assert!(error.contains(r"ERROR \u{1b}[2Jxxx"), "{error}");
+        assert!(error.chars().count() < 2 * TEXT_CHARS, "{error}");
+    }
 
     #[test]
     fn the_bus_socket_is_parsed_from_its_address() {
