@@ -62,6 +62,21 @@ impl Prefetcher {
     fn end(&mut self, why: String) {
         (self.reader, self.ended) = (None, Some(why));
     }
+
+    /// Takes back the chunks that wait to be read and are void. Returns whether there were any.
+    fn withdraw(&mut self, is_void: impl Fn(ChunkId) -> bool) -> bool {
+        let Some(reader) = &self.reader else { return false };
+        let withdrawn = reader.withdraw(is_void);
+        self.plan.withdrawn(&withdrawn);
+        !withdrawn.is_empty()
+    }
+
+    /// Takes back all that wait, until a later round wants them again.
+    fn postpone(&mut self) {
+        if self.withdraw(|_| true) {
+            self.plan.goes_on_at_engine();
+        }
+    }
 }
 
 impl TrackedLoad {
@@ -91,7 +106,13 @@ impl TrackedLoad {
         let uses = &self.uses;
         let is_shared = |file: usize| uses.get(file).is_some_and(FileUse::is_shared);
         self.prefetcher.plan.settle(&self.ledger, is_shared);
+        // The engine may read faster than the disk serves us.
+        let ledger = &self.ledger;
+        self.prefetcher.withdraw(|id| !ledger.is_to_come(id));
         let spare_bytes = self.spare_bytes();
+        if self.prefetcher.plan.is_excessive(spare_bytes) {
+            self.prefetcher.postpone();
+        }
         let excess = self.prefetcher.plan.excess(spare_bytes, &self.ledger);
         self.give_back(excess);
         if self.prefetcher.ended.is_some() {
@@ -102,7 +123,7 @@ impl TrackedLoad {
             return self.end_read_ahead(None);
         }
         if self.is_disk_busy() {
-            return;
+            return self.prefetcher.postpone();
         }
         if let Err(why) = self.queue(spare_bytes) {
             self.prefetcher.end(why);
@@ -126,8 +147,11 @@ impl TrackedLoad {
     /// The engine no longer uses a file (`None`: all of them): what was read of it for nothing
     /// leaves memory.
     pub(super) fn end_read_ahead(&mut self, file: Option<usize>) {
-        if file.is_none() {
-            self.prefetcher.reader = None;
+        match file {
+            Some(file) => {
+                self.prefetcher.withdraw(|id| id.file == file);
+            }
+            None => self.prefetcher.reader = None,
         }
         let leap_bytes = self.leap_bytes.saturating_mul(2);
         let unused = self.prefetcher.plan.closed(file, leap_bytes, &self.ledger);

@@ -133,6 +133,16 @@ impl PrefetchPlan {
         }
     }
 
+    /// These chunks are not read after all.
+    pub(super) fn withdrawn(&mut self, ids: &[ChunkId]) {
+        self.queued.retain(|queued| !ids.contains(queued));
+    }
+
+    /// Reading ahead goes on right ahead of the engine, and passes over what is cached.
+    pub(super) fn goes_on_at_engine(&mut self) {
+        self.next = None;
+    }
+
     /// A chunk has been read ahead, or could not be.
     pub(super) fn done(&mut self, id: ChunkId, bytes: Option<u64>) {
         self.queued.retain(|queued| *queued != id);
@@ -165,8 +175,8 @@ impl PrefetchPlan {
     }
 
     /// The engine uses a file no longer (`None`: any of them). Returns the chunks of it that it
-    /// cannot have read since the last sample, in which it reads `leap_bytes` at most, and those
-    /// that are being read.
+    /// cannot have read since the last sample, in which it reads `leap_bytes` at most; at the end
+    /// also those that are being read.
     pub(super) fn closed(
         &mut self,
         file: Option<usize>,
@@ -182,8 +192,7 @@ impl PrefetchPlan {
         let is_reached = |id: ChunkId| reached.is_some_and(|at| id.file == at.file && id <= at);
         let unused = its.iter().filter(|one| !ledger.has_begun(one.id) && !is_reached(one.id));
         self.tally.unused_bytes += unused.clone().map(|one| one.bytes).sum::<u64>();
-        let is_over = |id: &mut ChunkId| file.is_none_or(|file| id.file == file);
-        let queued = self.queued.extract_if(.., is_over);
+        let queued = if file.is_none() { std::mem::take(&mut self.queued) } else { Vec::new() };
         unused.map(|one| one.id).chain(queued).collect()
     }
 
@@ -196,6 +205,17 @@ impl PrefetchPlan {
     /// The file in which the engine has read last.
     pub(super) fn engine_file(&self) -> Option<usize> {
         self.engine_at.map(|at| at.file)
+    }
+
+    /// Bytes that are ahead, or about to be.
+    fn ahead_bytes(&self) -> u64 {
+        let read: u64 = self.ahead.iter().map(|ahead| ahead.bytes).sum();
+        read + self.queued.len() as u64 * CHUNK_BYTES
+    }
+
+    /// Whether more is ahead, or about to be, than may stay.
+    pub(super) fn is_excessive(&self, spare_bytes: u64) -> bool {
+        self.ahead_bytes() > spare_bytes / STAYS_PART
     }
 
     /// The chunks that must go again, since memory is short: the last ones first. They count as
@@ -238,8 +258,7 @@ impl PrefetchPlan {
         if !self.order.is_forward(steps) || most == 0 || self.is_in_vain() {
             return Vec::new();
         }
-        let mut bytes: u64 = self.ahead.iter().map(|ahead| ahead.bytes).sum();
-        bytes += self.queued.len() as u64 * CHUNK_BYTES;
+        let mut bytes = self.ahead_bytes();
         let mut at = self.resume_at(engine_at);
         let mut found = Vec::new();
         for _ in 0..MOST_PASSED_OVER {

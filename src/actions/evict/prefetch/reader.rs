@@ -72,9 +72,33 @@ impl PrefetchReader {
         self.shared.wake.notify_one();
     }
 
+    /// Takes back the jobs that have not begun and are void; returns their chunks.
+    pub(super) fn withdraw(&self, is_void: impl Fn(ChunkId) -> bool) -> Vec<ChunkId> {
+        let mut queue = self.shared.queue();
+        let jobs = std::mem::take(&mut queue.jobs);
+        let (void, waiting) = jobs.into_iter().partition::<VecDeque<_>, _>(|job| is_void(job.id));
+        queue.jobs = waiting;
+        // To close a file may take time, in which the thread goes on.
+        drop(queue);
+        void.into_iter().map(|job| job.id).collect()
+    }
+
     /// The jobs that were finished since the last call.
     pub(super) fn take_done(&self) -> Vec<FinishedJob> {
         std::mem::take(&mut self.shared.queue().done)
+    }
+}
+
+#[cfg(test)]
+impl PrefetchReader {
+    /// One whose thread never comes to a job.
+    pub(super) fn stuck() -> Self {
+        Self { shared: Arc::default() }
+    }
+
+    /// The chunks of the jobs that have not begun.
+    pub(super) fn waiting(&self) -> Vec<ChunkId> {
+        self.shared.queue().jobs.iter().map(|job| job.id).collect()
     }
 }
 

@@ -2,6 +2,7 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
@@ -83,6 +84,12 @@ impl World {
         assert_eq!(self.cached_of(1), 6 * CHUNK_BYTES);
     }
 
+    /// Chunks of a shard that the reader has not begun.
+    fn waiting_of(&self, shard: usize) -> usize {
+        let reader = self.load.prefetcher.reader.as_ref().unwrap();
+        reader.waiting().iter().filter(|id| id.file == shard).count()
+    }
+
     fn cached_of(&self, shard: usize) -> u64 {
         cached(&self.shards[shard])
     }
@@ -134,6 +141,57 @@ fn what_was_read_ahead_for_nothing_leaves_memory_at_the_end() {
     assert_eq!(world.cached_of(1), 0);
     let tally = world.load.prefetcher.tally();
     assert!(tally.unused_bytes >= 6 * CHUNK_BYTES && tally.unused_bytes <= tally.read_bytes);
+}
+
+/// A world in which chunks of both shards wait to be read.
+fn waiting() -> Option<World> {
+    let mut world = World::new(Prefetch::On)?;
+    world.load.prefetcher.reader = Some(PrefetchReader::stuck());
+    world.opens(0);
+    world.reads_on(40);
+    assert!(world.waiting_of(0) > 0 && world.waiting_of(1) > 0, "{:?}", world.load);
+    Some(world)
+}
+
+#[test]
+fn what_waits_to_be_read_is_taken_back_where_memory_is_short_and_wanted_again_later() {
+    let Some(mut world) = waiting() else { return };
+    world.load.free_memory = || FreeMemory { free_bytes: 64 << 20, total_bytes: 64 << 30 };
+    round(&mut world.load);
+    assert_eq!((world.waiting_of(0), world.waiting_of(1)), (0, 0));
+    world.load.free_memory = || FreeMemory { free_bytes: 16 << 30, total_bytes: 64 << 30 };
+    round(&mut world.load);
+    assert!(world.waiting_of(0) > 0 && world.waiting_of(1) == 6, "{:?}", world.load);
+}
+
+#[test]
+fn what_waits_to_be_read_is_taken_back_where_the_engine_was_faster_or_has_closed_the_file() {
+    let Some(mut world) = waiting() else { return };
+    world.reads_on(40);
+    assert!(world.waiting_of(0) <= 1, "{:?}", world.load);
+    world.opens(1);
+    assert_eq!(world.waiting_of(0), 0, "{:?}", world.load);
+}
+
+/// Seconds of uptime.
+static NOW: AtomicU64 = AtomicU64::new(0);
+
+#[test]
+fn what_waits_to_be_read_is_taken_back_while_others_use_the_disk() {
+    let Some(mut world) = waiting() else { return };
+    let sysfs = tempfile::tempdir().unwrap();
+    let device = world.load.files.files[0].identity.device;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let stat = sysfs.path().join(format!("dev/block/{major}:{minor}/stat"));
+    fs::create_dir_all(stat.parent().unwrap()).unwrap();
+    world.load.mounts.sysfs = sysfs.path().to_owned();
+    world.load.files.pulse = Pulse::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
+    for (second, sectors, is_busy) in [(1, 0, false), (2, 8 << 20, true), (3, 8 << 20, false)] {
+        NOW.store(second, Ordering::Relaxed);
+        fs::write(&stat, format!("1 0 {sectors} 1 1 0 0 1 0 1 1")).unwrap();
+        round(&mut world.load);
+        assert_eq!(world.waiting_of(1) == 0, is_busy, "{second}");
+    }
 }
 
 #[test]
