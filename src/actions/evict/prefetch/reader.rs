@@ -3,17 +3,42 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use rustix::fs::{Mode, OFlags, sendfile};
 use rustix::io::Errno;
 
+use crate::actions::evict::MOST_LOADS;
 use crate::actions::evict::ledger::ChunkId;
 use crate::sys::io_priority;
 
 /// Between two pieces the thread sees that it shall end.
 const PIECE_BYTES: usize = 1 << 20;
+
+/// Threads of this process that read ahead. One whose disk does not answer outlives its load.
+static READERS: AtomicUsize = AtomicUsize::new(0);
+
+/// The place of a thread among all that read ahead: as many as there may be loads.
+#[derive(Debug)]
+struct ReaderSlot(&'static AtomicUsize);
+
+impl ReaderSlot {
+    fn take(taken: &'static AtomicUsize) -> io::Result<Self> {
+        let slot = Self(taken);
+        if taken.fetch_add(1, Ordering::Relaxed) < MOST_LOADS {
+            return Ok(slot);
+        }
+        Err(io::Error::other(format!("{MOST_LOADS} of them have not ended")))
+    }
+}
+
+impl Drop for ReaderSlot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// A part of a file to be read.
 #[derive(Debug)]
@@ -60,10 +85,15 @@ pub(super) struct PrefetchReader {
 
 impl PrefetchReader {
     pub(super) fn start() -> io::Result<Self> {
+        let slot = ReaderSlot::take(&READERS)?;
         let shared = Arc::<ReaderShared>::default();
         let work = Arc::clone(&shared);
         let null = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-        thread::Builder::new().name("prefetch".to_owned()).spawn(move || run(&work, &null))?;
+        let read_jobs = move || {
+            run(&work, &null);
+            drop(slot);
+        };
+        thread::Builder::new().name("prefetch".to_owned()).spawn(read_jobs)?;
         Ok(Self { shared })
     }
 
@@ -199,6 +229,19 @@ mod tests {
         assert_eq!(bytes, [2 * MIB, MIB, 0], "up to the end of the file");
         let cached = cached().unwrap() * procfs::page_size();
         assert!((3 * MIB..24 * MIB).contains(&cached), "{cached}");
+    }
+
+    #[test]
+    fn threads_that_do_not_end_are_as_many_as_loads_at_most() {
+        static TAKEN: AtomicUsize = AtomicUsize::new(0);
+        let mut slots: Vec<ReaderSlot> =
+            (0..MOST_LOADS).map(|_| ReaderSlot::take(&TAKEN).unwrap()).collect();
+        for _ in 0..2 {
+            let error = ReaderSlot::take(&TAKEN).unwrap_err();
+            assert_eq!(error.to_string(), "16 of them have not ended");
+        }
+        slots.pop();
+        assert!(ReaderSlot::take(&TAKEN).is_ok());
     }
 
     #[test]
