@@ -102,7 +102,8 @@ impl Holdings {
                     file => files.take(path, file),
                 }
             }
-            self.opened.push((number, open));
+            let is_direct = tracked.reads_directly(open.number);
+            self.opened.push((number, OpenFile { is_direct, ..open }));
         }
     }
 

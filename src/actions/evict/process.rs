@@ -37,7 +37,7 @@ const MOST_POSITIONS: usize = 64;
 /// `/proc/PID/io` has seven short lines.
 const MOST_IO_BYTES: u64 = 4_096;
 
-/// The position is on the first line.
+/// The position and the flags are on the first two lines.
 const POSITION_BYTES: usize = 64;
 
 /// Why a process cannot be worked on.
@@ -109,6 +109,8 @@ pub(super) struct OpenFile {
     pub(super) number: u32,
     pub(super) identity: FileIdentity,
     pub(super) path: PathBuf,
+    /// It is read past the page cache (O_DIRECT); known of model files alone.
+    pub(super) is_direct: bool,
 }
 
 impl TrackedProcess {
@@ -232,13 +234,25 @@ impl TrackedProcess {
             }
             let Ok(path) = readlinkat(&folder, name, Vec::new()) else { continue };
             let path = PathBuf::from(std::ffi::OsStr::from_bytes(path.as_bytes()));
-            found.push(OpenFile { number, identity: FileIdentity::from(&stat), path });
+            let (identity, is_direct) = (FileIdentity::from(&stat), false);
+            found.push(OpenFile { number, identity, path, is_direct });
         }
         Ok(found)
     }
 
     /// Its position in an open file; reads at offsets of its own (pread) do not move it.
     pub(super) fn position(&self, number: u32) -> io::Result<u64> {
+        let position = self.fdinfo(number, |text| colon_number(text, b"pos"))?;
+        position.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Whether it reads an open file past the page cache.
+    pub(super) fn reads_directly(&self, number: u32) -> bool {
+        self.fdinfo(number, is_direct).unwrap_or(false)
+    }
+
+    /// What `find` finds on the first lines about an open file.
+    fn fdinfo<T>(&self, number: u32, find: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let mut kept = self.positions.borrow_mut();
         if kept.len() >= MOST_POSITIONS {
             kept.clear();
@@ -249,8 +263,7 @@ impl TrackedProcess {
         };
         let mut text = [0; POSITION_BYTES];
         let length = file.read_at(&mut text, 0)?;
-        let text = text.get(..length).unwrap_or_default();
-        colon_number(text, b"pos").ok_or_else(|| io::ErrorKind::InvalidData.into())
+        Ok(find(text.get(..length).unwrap_or_default()))
     }
 
     /// Which pages of a file's own, within addresses of a mapping, are in its page tables.
@@ -288,6 +301,15 @@ impl TrackedProcess {
         }
         Ok(())
     }
+}
+
+/// Whether `fdinfo` shows O_DIRECT. Its flags are octal (Documentation/filesystems/proc.rst).
+fn is_direct(fdinfo: &[u8]) -> bool {
+    let mut lines = fdinfo.split(|byte| *byte == b'\n');
+    let flags = lines.find_map(|line| line.strip_prefix(b"flags:"));
+    let flags = flags.and_then(|digits| std::str::from_utf8(digits).ok());
+    let flags = flags.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok());
+    flags.is_some_and(|flags| OFlags::from_bits_retain(flags).contains(OFlags::DIRECT))
 }
 
 /// The same from the entry of each page.
@@ -378,6 +400,18 @@ mod tests {
     }
 
     #[test]
+    fn flags_are_octal_and_behind_the_longest_position() {
+        let of = |flags: OFlags| {
+            let rest = "mnt_id:\t29\n".repeat(4);
+            let text = format!("pos:\t{}\nflags:\t0{:o}\n{rest}", i64::MAX, flags.bits());
+            is_direct(&text.as_bytes()[..POSITION_BYTES])
+        };
+        assert!(of(OFlags::DIRECT) && of(OFlags::DIRECT | OFlags::CLOEXEC | OFlags::RDWR));
+        assert!(!of(OFlags::CLOEXEC | OFlags::NOATIME) && !is_direct(b"flags:\t0999\n"));
+        assert!(!is_direct(b"pos:\t7\n"));
+    }
+
+    #[test]
     fn open_regular_files_are_found_with_their_position() {
         use std::io::{Seek as _, SeekFrom};
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -389,6 +423,7 @@ mod tests {
         let found = found.iter().find(|open| open.number == number).unwrap();
         assert_eq!(found.path, file.path().canonicalize().unwrap());
         assert_eq!(tracked.position(number).unwrap(), 42);
+        assert!(!tracked.reads_directly(number) && !tracked.reads_directly(u32::MAX));
         assert_eq!(tracked.identity_of(&format!("fd/{number}")).unwrap(), found.identity);
     }
 }

@@ -84,6 +84,11 @@ impl FileUse {
         readers.next().is_some_and(|first| readers.any(|other| other != first))
     }
 
+    /// Whether it is read past the page cache: what is cached before a position was not read there.
+    pub(super) fn is_read_directly(&self) -> bool {
+        self.mapped.is_empty() && self.opened.iter().any(|(_, opened)| opened.is_direct)
+    }
+
     /// Whether only the order of shards says that it has been read.
     pub(super) fn is_presumed_read(&self) -> bool {
         self.is_before_first && !self.was_used
@@ -166,7 +171,8 @@ mod tests {
 
     fn opened() -> OpenFile {
         let stat = rustix::fs::stat("/").unwrap();
-        OpenFile { number: 3, identity: FileIdentity::from(&stat), path: PathBuf::new() }
+        let (identity, path) = (FileIdentity::from(&stat), PathBuf::new());
+        OpenFile { number: 3, identity, path, is_direct: false }
     }
 
     #[test]

@@ -205,7 +205,8 @@ impl TrackedLoad {
     fn queue(&mut self, spare_bytes: u64) -> Result<(), String> {
         let Self { prefetcher, ledger, uses, files, succession, .. } = self;
         let is_readable = |file: usize| {
-            let reading = uses.get(file).map(FileUse::reading);
+            let used = uses.get(file).filter(|used| !used.is_read_directly());
+            let reading = used.map(FileUse::reading);
             matches!(reading, Some(Reading::InPageTables | Reading::UpTo(_)))
         };
         let behind = |file: usize| {

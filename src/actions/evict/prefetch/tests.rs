@@ -12,12 +12,13 @@ use crate::actions::evict::{EvictRequest, Pulse};
 use crate::model::ProcessId;
 use crate::sys::free_memory::FreeMemory;
 
-/// Opens a file, or reads on in it by 8 MiB.
+/// Opens a file, or reads on in it by 8 MiB, with `direct` past the page cache.
 const READER: &str = r#"
 while read -r order argument; do
     case $order in
     open) exec 3<"$argument" ;;
     on) dd bs=8M count=1 <&3 >/dev/null 2>&1 ;;
+    direct) dd bs=8M count=1 iflag=direct <&3 >/dev/null 2>&1 ;;
     esac
     echo done
 done
@@ -141,6 +142,22 @@ fn what_was_read_ahead_for_nothing_leaves_memory_at_the_end() {
     assert_eq!(world.cached_of(1), 0);
     let tally = world.load.prefetcher.tally();
     assert!(tally.unused_bytes >= 6 * CHUNK_BYTES && tally.unused_bytes <= tally.read_bytes);
+}
+
+#[test]
+fn nothing_is_read_ahead_of_an_engine_that_reads_past_the_page_cache_what_is_cached() {
+    let Some(mut world) = World::new(Prefetch::On) else { return };
+    // As after a download.
+    drop(fs::read(&world.shards[0]).unwrap());
+    world.opens(0);
+    world.engine("direct");
+    world.load.discover();
+    for _ in 0..10 {
+        world.engine("direct");
+    }
+    world.until(|world| world.load.rounds > 60);
+    assert_eq!(world.load.prefetcher.tally(), AheadTally::default(), "{:?}", world.load);
+    assert_eq!(world.cached_of(1), 0);
 }
 
 /// A world in which chunks of both shards wait to be read.
