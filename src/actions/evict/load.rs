@@ -8,9 +8,9 @@ use super::discover::Holdings;
 use super::files::{ModelFileSearch, Patterns, is_of_this_file_alone, offset};
 use super::ledger::{ChunkId, ChunkSample, DueChunk, LoadLedger};
 use super::limits::{EvictionLimits, blind, unable};
-use super::prefetch::Prefetcher;
+use super::prefetch::{Prefetcher, forbidden};
 use super::process::{TrackError, TrackedProcess};
-use super::required::{allocatable, floor, limits_reads, may_stay, must_go};
+use super::required::{allocatable, floor, may_stay, must_go};
 use super::shards::FileSuccession;
 use super::uses::{FileUse, Reading, covered};
 use super::{EvictRequest, Mounts, Pulse};
@@ -150,7 +150,7 @@ impl TrackedLoad {
         }
         let mut load = Self {
             floor_bytes: floor(&mounts.sysfs, request.floor_bytes, target),
-            prefetcher: Prefetcher::new(request.prefetch, limits_reads(&mounts.sysfs, target)),
+            prefetcher: Prefetcher::new(request.prefetch, forbidden(&mounts, target)),
             mounts,
             processes,
             patterns: Patterns::new(&target.model_files),

@@ -10,8 +10,10 @@
 use std::fs;
 use std::path::Path;
 
+use super::Mounts;
 use super::ledger::CHUNK_BYTES;
 use crate::model::{EngineTarget, Target};
+use crate::parse::process;
 use crate::sys::free_memory::FreeMemory;
 
 /// The engine may allocate this part of all memory at once after the last read: its KV cache. An
@@ -64,6 +66,13 @@ pub(super) fn floor(sysfs: &Path, wanted: u64, target: &EngineTarget) -> u64 {
 /// not count there.
 pub(super) fn limits_reads(sysfs: &Path, target: &EngineTarget) -> bool {
     target.cgroup.as_deref().is_some_and(|group| are_reads_limited(sysfs, group))
+}
+
+/// Whether a control group bounds the memory of this process. The page cache that it reads counts
+/// there (cgroup-v2.rst, "Memory Ownership").
+pub(super) fn is_own_memory_bounded(mounts: &Mounts) -> bool {
+    let text = fs::read_to_string(mounts.procfs.join("self/cgroup")).unwrap_or_default();
+    process::cgroup(&text).is_some_and(|group| is_bounded(&mounts.sysfs, group))
 }
 
 /// Whether a control group, or one above it, bounds memory: the kernel reclaims within the group as
@@ -188,6 +197,25 @@ mod tests {
             assert!(is_bounded(sysfs.path(), "/pods/one"), "{file}");
             assert!(!is_bounded(sysfs.path(), "/pod"), "{file}");
             assert!(!is_bounded(sysfs.path(), "/../pods"), "{file}");
+        }
+    }
+
+    #[test]
+    fn the_limit_of_this_program_is_found_with_and_without_a_namespace_of_control_groups() {
+        let folder = tempfile::tempdir().unwrap();
+        let mounts =
+            Mounts { procfs: folder.path().join("proc"), sysfs: folder.path().join("sys") };
+        let cgroups = mounts.sysfs.join("fs/cgroup");
+        fs::create_dir_all(mounts.procfs.join("self")).unwrap();
+        fs::create_dir_all(cgroups.join("pods/own")).unwrap();
+        assert!(!is_own_memory_bounded(&mounts), "unknown");
+        for (own, group) in [("0::/pods/own\n", "pods/own"), ("0::/\n", "")] {
+            fs::write(mounts.procfs.join("self/cgroup"), own).unwrap();
+            let file = cgroups.join(group).join("memory.max");
+            for (limit, is_bounded) in [("268435456\n", true), ("max\n", false)] {
+                fs::write(&file, limit).unwrap();
+                assert_eq!(is_own_memory_bounded(&mounts), is_bounded, "{own}{limit}");
+            }
         }
     }
 

@@ -18,11 +18,13 @@ use std::collections::BTreeSet;
 use self::disk::Disk;
 use self::plan::PrefetchPlan;
 use self::reader::{FinishedJob, PrefetchReader, ReadJob};
+use super::Mounts;
 use super::files::{ModelFile, PrintablePath, offset};
 use super::ledger::ChunkId;
 use super::load::TrackedLoad;
+use super::required::{is_own_memory_bounded, limits_reads};
 use super::uses::{FileUse, Reading};
-use crate::model::Prefetch;
+use crate::model::{EngineTarget, Prefetch};
 
 /// Rounds between two samples of what was read ahead: the kernel may have reclaimed it.
 const SAMPLE_EVERY: u64 = 8;
@@ -30,6 +32,18 @@ const SAMPLE_EVERY: u64 = 8;
 /// Whoever limits the engine wants the disk for others. Of 1 GiB of an engine that was limited to
 /// 100 MiB a second, 752 to 784 MiB were read ahead of it, past that limit.
 const LIMITED: &str = "a control group limits what the engine reads from disks";
+
+/// Within 256 MiB, the kernel reclaims most of what is ahead before the engine comes to it.
+const OWN_LIMIT: &str = "a control group limits the memory of umawarden, and what it reads counts \
+                         there";
+
+/// Why nothing may be read ahead of an engine at all.
+pub(super) fn forbidden(mounts: &Mounts, target: &EngineTarget) -> Option<&'static str> {
+    if limits_reads(&mounts.sysfs, target) {
+        return Some(LIMITED);
+    }
+    is_own_memory_bounded(mounts).then_some(OWN_LIMIT)
+}
 
 /// Reads ahead for one load.
 #[derive(Debug)]
@@ -43,9 +57,9 @@ pub(super) struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// `is_limited`: a control group limits what the engine reads from disks.
-    pub(super) fn new(wanted: Prefetch, is_limited: bool) -> Self {
-        let ended = (is_limited && wanted != Prefetch::Off).then(|| LIMITED.to_owned());
+    /// `forbidden`: why nothing may be read ahead.
+    pub(super) fn new(wanted: Prefetch, forbidden: Option<&str>) -> Self {
+        let ended = forbidden.filter(|_| wanted != Prefetch::Off).map(str::to_owned);
         Self { plan: PrefetchPlan::new(wanted), reader: None, disk: Disk::default(), ended }
     }
 

@@ -55,6 +55,8 @@ impl World {
         request.target.processes = vec![ProcessId { pid, start_ticks: stat.starttime }];
         let mut load = TrackedLoad::begin(mounts(), &request, Pulse::default()).unwrap();
         load.free_memory = || FreeMemory { free_bytes: 16 << 30, total_bytes: 64 << 30 };
+        // These tests may run within a limit.
+        load.prefetcher = Prefetcher::new(wanted, None);
         let sees = may_see(&shards[0]);
         let world = Self { engine, output, load, shards, _folder: folder };
         sees.then_some(world)
@@ -223,7 +225,7 @@ fn nothing_is_read_ahead_where_it_is_off_or_unproven_or_limited_or_the_cache_can
         let Some(mut world) = World::new(wanted) else { return };
         match obstacle {
             "blind" => world.load.limits.sight = Some("an old kernel".to_owned()),
-            "limited" => world.load.prefetcher = Prefetcher::new(wanted, true),
+            "limited" => world.load.prefetcher = Prefetcher::new(wanted, Some(LIMITED)),
             _ => {}
         }
         world.opens(0);
@@ -233,5 +235,5 @@ fn nothing_is_read_ahead_where_it_is_off_or_unproven_or_limited_or_the_cache_can
         assert_eq!(world.cached_of(1), 0, "{wanted}, {obstacle}");
         assert_eq!(world.load.prefetcher.ended.is_some(), !obstacle.is_empty());
     }
-    assert!(Prefetcher::new(Prefetch::Off, true).ended.is_none());
+    assert!(Prefetcher::new(Prefetch::Off, Some(LIMITED)).ended.is_none());
 }
