@@ -270,6 +270,8 @@ pub(super) struct ModelFileSearch {
     pub(super) pulse: Pulse,
     /// Why some that are there cannot be opened: the first reason.
     pub(super) refused: Option<String>,
+    /// A right to open one is missing.
+    pub(super) lacks_right: bool,
 }
 
 impl ModelFileSearch {
@@ -299,10 +301,14 @@ impl ModelFileSearch {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.leased.get_or_insert_with(|| PrintablePath(path).to_string());
             }
-            Err(error) => {
-                self.refused.get_or_insert_with(|| format!("{}: {error}", PrintablePath(path)));
-            }
+            Err(error) => self.refuse(&PrintablePath(path), &error),
         }
+    }
+
+    /// Notes why something that is there cannot be opened.
+    pub(super) fn refuse(&mut self, what: &dyn fmt::Display, error: &io::Error) {
+        self.lacks_right |= error.kind() == io::ErrorKind::PermissionDenied;
+        self.refused.get_or_insert_with(|| format!("{what}: {error}"));
     }
 }
 

@@ -201,8 +201,8 @@ impl TrackedLoad {
             match process.root() {
                 Ok(root) => self.patterns.open_below(root, &mut self.files),
                 Err(error) => {
-                    let what = format!("the root of process {}: {error}", process.id);
-                    self.files.refused.get_or_insert(what);
+                    let what = format!("the root of process {}", process.id);
+                    self.files.refuse(&what, &error);
                 }
             }
         }

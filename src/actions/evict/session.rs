@@ -124,8 +124,10 @@ impl EvictSession {
         load.succession = FileSuccession::new(&request.target.read_order);
         // It goes on all the same: what cannot be opened now may be later, and nothing is dropped
         // twice.
-        let refused = load.refused().filter(|_| control.stop.get().is_none());
-        let instead = refused.map(|why| drop_all(&procfs, why)).transpose()?;
+        let instead = match control.stop.get() {
+            None => without_files(&procfs, &load)?,
+            Some(_) => None,
+        };
         let ends_at = (shared.uptime)().saturating_add(request.for_at_most);
         let round_at = (shared.uptime)();
         let (pace, reads, counted) = (SOONEST, None, (0, 0));
@@ -377,9 +379,16 @@ pub(super) fn rehearsed(decision: DecisionId, words: Result<String, String>) -> 
     }
 }
 
-/// The fallback where the model files cannot be opened: drops all clean page cache, once.
-fn drop_all(procfs: &Path, refused: &str) -> Result<String, String> {
+/// What is done where no model file can be opened, for the effect. What is no file, as a folder of
+/// that name, is none for the engine either, and costs other programs nothing.
+fn without_files(procfs: &Path, load: &TrackedLoad) -> Result<Option<String>, String> {
+    let Some(refused) = load.refused() else { return Ok(None) };
     let why = format!("its model files cannot be opened: {refused}");
+    if load.files.lacks_right { drop_all(procfs, &why).map(Some) } else { Ok(Some(why)) }
+}
+
+/// The fallback where a right to open the model files is missing: drops all clean page cache, once.
+fn drop_all(procfs: &Path, why: &str) -> Result<String, String> {
     match drop_caches::perform(&mut drop_caches::file(procfs), CacheKind::PageCache, false) {
         Ok(()) => Ok(format!("{why}; dropped all clean page cache once instead (drop_caches 1)")),
         Err(error) => Err(format!("{why}; and instead {error}")),
@@ -391,6 +400,8 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::actions::evict::Pulse;
+    use crate::actions::evict::load::tests::{mounts, request};
 
     #[test]
     fn a_fast_reader_gets_frequent_rounds() {
@@ -431,9 +442,26 @@ mod tests {
     }
 
     #[test]
+    fn nothing_else_is_dropped_for_a_model_file_that_is_none_or_a_link_to_itself() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let drop_caches = folder.path().join("sys/vm/drop_caches");
+        fs::create_dir_all(drop_caches.parent().unwrap()).unwrap();
+        fs::write(&drop_caches, "").unwrap();
+        let [dir, link] = ["a.gguf", "b.gguf"].map(|name| folder.path().join(name));
+        fs::create_dir(&dir).unwrap();
+        std::os::unix::fs::symlink("b.gguf", &link).unwrap();
+        for path in [dir, link] {
+            let load = TrackedLoad::begin(mounts(), &request(&path), Pulse::default()).unwrap();
+            let why = without_files(folder.path(), &load).unwrap().unwrap();
+            assert!(why.starts_with("its model files cannot be opened: "), "{why}");
+            assert_eq!(fs::read_to_string(&drop_caches).unwrap(), "", "{why}");
+        }
+    }
+
+    #[test]
     fn all_clean_cache_is_dropped_once_and_reported_if_no_file_can_be_opened() {
         let procfs = tempfile::tempdir().unwrap();
-        let why = "model.safetensors: Permission denied";
+        let why = "its model files cannot be opened: model.safetensors: Permission denied";
         let error = drop_all(procfs.path(), why).unwrap_err();
         assert!(error.contains("Permission denied; and instead writing 1 to"), "{error}");
         let file = procfs.path().join("sys/vm/drop_caches");
