@@ -38,6 +38,11 @@ const IN_MEMORY_ALONE: [FsWord; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 /// Its files have no page cache of their own: `linux/magic.h`.
 const OVERLAYFS: FsWord = 0x794c_7630;
 
+/// What is evicted of such a file could only go to swap.
+#[derive(Debug, thiserror::Error)]
+#[error("it is in memory alone")]
+struct InMemoryAlone;
+
 /// The identity of a file, independent of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FileIdentity {
@@ -65,9 +70,8 @@ pub(super) struct ModelFile {
 }
 
 impl ModelFile {
-    /// Opens what a descriptor that only names a file leads to, if that is a regular file. What has
-    /// no disk below it (`Unsupported`) could only go to swap. It can be opened again by its path
-    /// below `root`; what has none there keeps its descriptor.
+    /// Opens what a descriptor that only names a file leads to, if that is a file on a disk.
+    /// It can be opened again by its path below `root`; what has none there keeps its descriptor.
     pub(super) fn open(
         named: &OwnedFd,
         path: PathBuf,
@@ -175,7 +179,7 @@ pub(super) fn open_named(named: &OwnedFd) -> io::Result<(OwnedFd, Stat)> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
     }
     if IN_MEMORY_ALONE.contains(&fstatfs(named)?.f_type) {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "it is in memory alone"));
+        return Err(io::Error::new(io::ErrorKind::Unsupported, InMemoryAlone));
     }
     let link = format!("/proc/self/fd/{}", named.as_raw_fd());
     Ok((open_regular(Path::new(&link))?.into(), stat))
@@ -297,7 +301,7 @@ impl ModelFileSearch {
                 self.files.push(file);
             }
             Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(error) if error.get_ref().is_some_and(|error| error.is::<InMemoryAlone>()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.leased.get_or_insert_with(|| PrintablePath(path).to_string());
             }
@@ -372,6 +376,9 @@ mod tests {
         let mut found = ModelFileSearch::default();
         found.take(&file, opened);
         assert!(found.files.is_empty() && found.refused.is_none());
+        // As openat2(2) where a filter refuses it.
+        found.take(&file, Err(io::Error::new(io::ErrorKind::Unsupported, "it is refused")));
+        assert_eq!(found.refused.as_deref(), Some("model.safetensors: it is refused"));
     }
 
     #[test]
