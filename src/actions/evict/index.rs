@@ -1,8 +1,8 @@
 //! In which orders an engine may take files whose names show none, by the index of their model.
 //!
 //! The index is in the folder of the model, which its user fills. It is opened below the engine's
-//! root, as model files are: links lead nowhere out of that, and only a regular file is read. Its
-//! size is bounded, and only files that are known already are ordered by it.
+//! root, as model files are: links lead nowhere out of that, and only a regular file is read. The
+//! size of all of a load is bounded, and only files that are known already are ordered by them.
 //!
 //! Engines sort the files that an index names by their names or by the numbers in these, or take
 //! them as it names them. The cache of Hugging Face names files by their digests; the names are
@@ -86,15 +86,21 @@ fn parts(name: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// The listing that has most of the known files, of the indices that belong to the folder of a
-/// file. `None`: no index names two of them.
-pub(super) fn listing_of(file: &ModelFile, files: &ModelFileSearch) -> Option<IndexListing> {
+/// file. `None`: no index names two of them. `read_bytes`: what this load has read of indices.
+/// While one is read, nothing is evicted.
+pub(super) fn listing_of(
+    file: &ModelFile,
+    files: &ModelFileSearch,
+    read_bytes: &mut u64,
+) -> Option<IndexListing> {
     let (root, folder) = (file.root()?, file.path.parent()?);
     let folders = match folder.file_name().is_some_and(|name| name == "blobs") {
         true => revisions(root, &folder.parent()?.join("snapshots")),
         false => vec![folder.to_owned()],
     };
     let places = folders.iter().flat_map(|folder| INDICES.map(|index| (folder, index)));
-    let listings = places.filter_map(|(folder, index)| read(root, folder, index, files));
+    let listings =
+        places.filter_map(|(folder, index)| read(root, folder, index, files, read_bytes));
     let fullest = listings.max_by_key(|listing| listing.as_named.len());
     fullest.filter(|listing| listing.as_named.len() > 1)
 }
@@ -121,13 +127,13 @@ fn read(
     folder: &Path,
     index: &str,
     files: &ModelFileSearch,
+    read_bytes: &mut u64,
 ) -> Option<IndexListing> {
     files.pulse.beat();
     let (file, stat) = open_named(&name_below(root, &folder.join(index)).ok()?).ok()?;
-    if u64::try_from(stat.st_size).ok()? > MOST_INDEX_BYTES {
-        return None;
-    }
-    let bounded = std::fs::File::from(file).take(MOST_INDEX_BYTES);
+    let bytes = u64::try_from(stat.st_size).ok()?;
+    *read_bytes = read_bytes.checked_add(bytes).filter(|sum| *sum <= MOST_INDEX_BYTES)?;
+    let bounded = std::fs::File::from(file).take(bytes);
     let text = BufReader::new(PulsingReader { text: bounded, pulse: &files.pulse });
     let names = weight_index::files(text).ok()?;
     let mut named: Vec<(String, usize)> = Vec::new();
@@ -194,7 +200,7 @@ mod tests {
 
     fn listing(root: &Path) -> Option<IndexListing> {
         let found = found(root, "/m/*.safetensors");
-        listing_of(&found.files[0], &found)
+        listing_of(&found.files[0], &found, &mut 0)
     }
 
     const NAMES: [&str; 3] = ["audio.safetensors", "text.safetensors", "vision.safetensors"];
@@ -248,8 +254,22 @@ mod tests {
             symlink("../../blobs/index", link).unwrap();
         }
         let found = found(root.path(), "/hub/models--a--b/blobs/????????????????*");
-        let listing = listing_of(&found.files[0], &found).unwrap();
+        let listing = listing_of(&found.files[0], &found, &mut 0).unwrap();
         assert_eq!(listing.as_named, [2, 0, 1], "audio, text and vision");
+    }
+
+    #[test]
+    fn the_indices_of_a_load_are_bounded_together() {
+        let root = root(&NAMES);
+        fs::write(root.path().join("m").join(INDICES[0]), index(&NAMES)).unwrap();
+        let found = found(root.path(), "/m/*.safetensors");
+        let bytes = index(&NAMES).len() as u64;
+        let mut read_bytes = MOST_INDEX_BYTES - 2 * bytes;
+        for left in [bytes, 0] {
+            assert!(listing_of(&found.files[0], &found, &mut read_bytes).is_some());
+            assert_eq!(read_bytes, MOST_INDEX_BYTES - left);
+        }
+        assert!(listing_of(&found.files[0], &found, &mut read_bytes).is_none());
     }
 
     #[test]

@@ -95,6 +95,8 @@ pub(super) struct FileSuccession {
     listings: Vec<IndexListing>,
     /// Folders in which an index was searched.
     searched: BTreeSet<PathBuf>,
+    /// Bytes of the indices that were read.
+    index_bytes: u64,
     /// Which orders the steps so far do not fit, where orders differ.
     excluded: [bool; ORDERS],
     /// Steps to the next number, while there is no other.
@@ -163,7 +165,7 @@ impl FileSuccession {
         }
         if self.searched.len() < MOST_INDICES {
             self.searched.insert(folder.to_owned());
-            self.listings.extend(listing_of(file, files));
+            self.listings.extend(listing_of(file, files, &mut self.index_bytes));
         }
     }
 
