@@ -150,7 +150,7 @@ impl TrackedLoad {
         }
         let mut load = Self {
             floor_bytes: floor(&mounts.sysfs, request.floor_bytes, target),
-            prefetcher: Prefetcher::new(request.prefetch, forbidden(&mounts, target)),
+            prefetcher: Prefetcher::new(request.prefetch, forbidden(&mounts, request)),
             mounts,
             processes,
             patterns: Patterns::new(&target.model_files),

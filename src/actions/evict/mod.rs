@@ -121,10 +121,7 @@ impl EvictRequest {
                 target: (**target).clone(),
                 behind_bytes: *behind_bytes,
                 floor_bytes: *floor_bytes,
-                prefetch: match prefetch {
-                    Prefetch::Auto if target.is_prefetch_vain => Prefetch::Off,
-                    wanted => *wanted,
-                },
+                prefetch: *prefetch,
                 for_at_most: *for_at_most,
                 rule: decision.rule.clone(),
             }),

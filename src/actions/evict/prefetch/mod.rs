@@ -18,13 +18,13 @@ use std::collections::BTreeSet;
 use self::disk::Disk;
 use self::plan::PrefetchPlan;
 use self::reader::{FinishedJob, PrefetchReader, ReadJob};
-use super::Mounts;
 use super::files::{ModelFile, PrintablePath, offset};
 use super::ledger::ChunkId;
 use super::load::TrackedLoad;
 use super::required::{is_own_memory_bounded, limits_reads};
 use super::uses::{FileUse, Reading};
-use crate::model::{EngineTarget, Prefetch};
+use super::{EvictRequest, Mounts};
+use crate::model::Prefetch;
 
 /// Rounds between two samples of what was read ahead: the kernel may have reclaimed it.
 const SAMPLE_EVERY: u64 = 8;
@@ -37,8 +37,15 @@ const LIMITED: &str = "a control group limits what the engine reads from disks";
 const OWN_LIMIT: &str = "a control group limits the memory of umawarden, and what it reads counts \
                          there";
 
+/// As the receipt of its last load that was read ahead of says.
+const VAIN: &str = "too much of it was not used at an earlier load of this engine";
+
 /// Why nothing may be read ahead of an engine at all.
-pub(super) fn forbidden(mounts: &Mounts, target: &EngineTarget) -> Option<&'static str> {
+pub(super) fn forbidden(mounts: &Mounts, request: &EvictRequest) -> Option<&'static str> {
+    let target = &request.target;
+    if target.is_prefetch_vain && request.prefetch == Prefetch::Auto {
+        return Some(VAIN);
+    }
     if limits_reads(&mounts.sysfs, target) {
         return Some(LIMITED);
     }

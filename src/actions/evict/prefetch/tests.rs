@@ -1,14 +1,14 @@
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
+use crate::actions::evict::Pulse;
 use crate::actions::evict::ledger::CHUNK_BYTES;
 use crate::actions::evict::load::tests::{cached, file, may_see, mounts, request, round};
-use crate::actions::evict::{EvictRequest, Pulse};
 use crate::model::ProcessId;
 use crate::sys::free_memory::FreeMemory;
 
@@ -160,6 +160,22 @@ fn nothing_is_read_ahead_of_an_engine_that_reads_past_the_page_cache_what_is_cac
     world.until(|world| world.load.rounds > 60);
     assert_eq!(world.load.prefetcher.tally(), AheadTally::default(), "{:?}", world.load);
     assert_eq!(world.cached_of(1), 0);
+}
+
+#[test]
+fn what_was_vain_at_an_earlier_load_ends_it_with_that_reason_unless_it_is_on() {
+    let nowhere = Mounts { procfs: "/nowhere".into(), sysfs: "/nowhere".into() };
+    let reason = |prefetch, is_vain| {
+        let mut request = EvictRequest { prefetch, ..request(Path::new("/m/model.gguf")) };
+        request.target.is_prefetch_vain = is_vain;
+        Prefetcher::new(prefetch, forbidden(&nowhere, &request)).ended
+    };
+    assert_eq!(reason(Prefetch::Auto, true).as_deref(), Some(VAIN));
+    for (prefetch, is_vain) in
+        [(Prefetch::Auto, false), (Prefetch::On, true), (Prefetch::Off, true)]
+    {
+        assert_eq!(reason(prefetch, is_vain), None, "{prefetch}");
+    }
 }
 
 /// A world in which chunks of both shards wait to be read.
