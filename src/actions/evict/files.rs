@@ -228,12 +228,16 @@ impl Patterns {
     /// Opens all files below a root that they name. Links lead nowhere out of it.
     pub(super) fn open_below(&self, root: OwnedFd, found: &mut ModelFileSearch) {
         let root = Arc::new(root);
-        let prefix = format!("/proc/self/fd/{}", root.as_raw_fd());
         for path in &self.exact {
             try_open(&root, path, found);
         }
         for glob in &self.globs {
-            let Ok(paths) = glob::glob_with(&format!("{prefix}{glob}"), MATCHING) else {
+            let (folder, names) = split_literal(glob.as_str());
+            let folder = Path::new(folder);
+            // Listed by its path, a link of the engine's would lead into our own root.
+            let Some(listed) = try_name(&root, folder, found) else { continue };
+            let prefix = format!("/proc/self/fd/{}/", listed.as_raw_fd());
+            let Ok(paths) = glob::glob_with(&format!("{prefix}{names}"), MATCHING) else {
                 continue;
             };
             for path in paths.filter_map(Result::ok) {
@@ -241,25 +245,34 @@ impl Patterns {
                     return;
                 }
                 let Ok(below) = path.strip_prefix(&prefix) else { continue };
-                try_open(&root, &Path::new("/").join(below), found);
+                try_open(&root, &folder.join(below), found);
             }
         }
     }
 }
 
-fn try_open(root: &Arc<OwnedFd>, path: &Path, found: &mut ModelFileSearch) {
+/// The folder in which the names begin that a glob leaves open, and the rest of the glob.
+fn split_literal(glob: &str) -> (&str, &str) {
+    let literal = glob.split(['*', '?', '[']).next().unwrap_or_default();
+    glob.split_at(literal.rfind('/').map_or(0, |slash| slash + 1))
+}
+
+/// Names what is there; notes why it cannot.
+fn try_name(root: &OwnedFd, path: &Path, found: &mut ModelFileSearch) -> Option<OwnedFd> {
     found.pulse.beat();
-    match name_below(root, path) {
-        Ok(named) => {
-            let open_files = &found.open_files;
-            let opened = ModelFile::open(&named, path.to_owned(), Some(root), open_files);
-            found.take(path, opened);
-        }
-        Err(error) => match Errno::from_io_error(&error) {
+    let named = name_below(root, path);
+    named
+        .map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::NOENT | Errno::NOTDIR) => {}
             _ => found.take(path, Err(error)),
-        },
-    }
+        })
+        .ok()
+}
+
+fn try_open(root: &Arc<OwnedFd>, path: &Path, found: &mut ModelFileSearch) {
+    let Some(named) = try_name(root, path, found) else { return };
+    let opened = ModelFile::open(&named, path.to_owned(), Some(root), &found.open_files);
+    found.take(path, opened);
 }
 
 /// Model files found so far, each once.
@@ -363,6 +376,31 @@ mod tests {
         let expected = ["root/secret", "root/models/blobs/1", "root/models/a [x].gguf"];
         assert_eq!(lengths, expected.map(|text| text.len() as u64));
         assert!(found.refused.unwrap().ends_with("it is no regular file"));
+    }
+
+    #[test]
+    fn a_folder_that_is_a_link_leads_to_one_of_the_same_root() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let inside = folder.path().join("root");
+        for (of, name) in [("root/data/v[1]", "a.gguf"), ("outside", "b.gguf")] {
+            fs::create_dir_all(folder.path().join(of)).unwrap();
+            fs::write(folder.path().join(of).join(name), name).unwrap();
+        }
+        symlink("/data", inside.join("models")).unwrap();
+        symlink(folder.path().join("outside"), inside.join("out")).unwrap();
+        for (pattern, expected) in [
+            ("/models/*/*.gguf", Some("/models/v[1]/a.gguf")),
+            ("/models/v[[]1[]]/*.gguf", Some("/models/v[1]/a.gguf")),
+            ("/d*/v?1?/a.gguf", Some("/data/v[1]/a.gguf")),
+            ("/out/*.gguf", None),
+        ] {
+            let mut found = ModelFileSearch::default();
+            Patterns::new(&[pattern]).open_below(root(&inside), &mut found);
+            let paths: Vec<&Path> = found.files.iter().map(|file| file.path.as_path()).collect();
+            let expected: Vec<&Path> = expected.map(Path::new).into_iter().collect();
+            assert_eq!(paths, expected, "{pattern}");
+            assert_eq!(found.refused, None, "{pattern}");
+        }
     }
 
     #[test]
