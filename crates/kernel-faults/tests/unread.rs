@@ -143,6 +143,22 @@ const WORDINGS: &[(&str, &str)] = &[
     ("tegra-carveouts vpr: failed to alloc mem of size (1048576)", "nv_alloc_failed"),
     ("nvmap: nvmap_ioctl_create() memory allocation failed", ""),
     ("nvmap_alloc_handle: alloc failed", ""),
+    ("[drm:f [nvidia_drm]] *ERROR* Failed to allocate NVKMS memory for GEM object", ""),
+    ("__vm_enough_memory: pid: 1, comm: x, bytes: 7 not enough memory for the allocation", ""),
+    ("__vm_enough_memory: pid: 1, comm: x, not enough memory for the allocation", ""),
+    ("nvme 0000:01:00.0: swiotlb buffer is full (sz: 262144 bytes), total 32768 (slots)", ""),
+    ("Kernel panic - not syncing: Asynchronous SError Interrupt", ""),
+    ("SError Interrupt on CPU3, code 0x00000000be000411 -- SError", ""),
+    ("Kernel panic - not syncing: Fatal machine check", ""),
+    ("Kernel panic - not syncing: Fatal hardware error!", ""),
+    ("mce: [Hardware Error]: CPU 2: Machine Check Exception: 5 Bank 0: b200000000100402", ""),
+    ("Memory failure: 0x8a0000: unhandlable page.", ""),
+    ("Memory failure: 0x8a0000: already hardware poisoned", ""),
+    ("INFO: task python3:4242", ""),
+    ("INFO: task python3:4242 bloc", ""),
+    ("INFO: task a:b:4242 blocked in I/O wa", ""),
+    ("OUT OF MEMORY: KILLED PROCESS 4142 (PYTHON3) TOTAL-VM:1KB, ANON-RSS:1KB", ""),
+    ("nvrm: xid (pci:000f:01:00): 31, pid=4242, name=python3, ch 00000008", ""),
     ("nvgpu: 17000000.gpu  nvgpu_cbc_init_support:91  [ERR]  Failed to allocate comptags", ""),
 ];
 
@@ -167,6 +183,10 @@ fn lines_about_other_things_are_not_noticed() {
         "EDAC MC0: 1 CE single-bit ECC on unknown memory (node:1 card:4 page:0xb50c68c)",
         "NVRM: dmaAllocMapping_GM107: can't alloc VA space for mapping.",
         "supervisord: sending SIGTERM to process 12",
+        "INFO: task x:4242 is blocked on a mutex likely owned by task y:4243.",
+        "INFO: task force",
+        "mce: [Hardware Error]: Machine check events logged",
+        "software IO TLB: mapped [mem 0x00000000f7fff000-0x00000000fbfff000] (64MB)",
     ] {
         let (kinds, unread) = read(&messages(format!("[   12.345678] {text}").as_bytes()));
         assert_eq!((&*kinds, unread), (&[][..], 0), "{text}");
@@ -186,6 +206,7 @@ fn a_companion_of_an_event_is_not_noticed() {
          [  1.000002] {deadlocked}\n\
          [  1.000003] ---[ end {deadlocked} ]---\n\
          [  2.000001] EDAC MC0: 1 UE multi-bit ECC on unknown memory (node:1)\n\
+         [  2.000002] Memory failure: 0x8a398a: unhandlable page.\n\
          [  2.000002] Memory failure: 0x8a398a: recovery action for huge page: Recovered\n\
          [  3.000001] x: page allocation failure: order:4, mode:0x40dc0(GFP_KERNEL)\n\
          [  3.000002] SLUB: Unable to allocate memory on node -1, gfp=0x820(GFP_ATOMIC)\n"

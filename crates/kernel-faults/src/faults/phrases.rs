@@ -29,6 +29,8 @@ enum Then {
     Digit,
     /// A number after `0x`.
     Hex,
+    /// A task, and the begin of the words for a hung one, which is all there is.
+    CutTask,
 }
 
 impl Then {
@@ -37,6 +39,7 @@ impl Then {
             Self::Any => true,
             Self::Digit => rest.starts_with(|first: char| first.is_ascii_digit()),
             Self::Hex => rest.starts_with(|first: char| first.is_ascii_hexdigit()),
+            Self::CutTask => tasks::is_cut(rest.trim_end_matches(QUOTES)),
         }
     }
 }
@@ -46,7 +49,7 @@ type Phrase = (&'static str, Then, &'static str);
 
 /// Words that only lines about faults have, wherever in the line they are. The driver has more
 /// wordings than events.
-const PHRASES: [Phrase; 76] = [
+const PHRASES: [Phrase; 86] = [
     ("Out of memory: Killed process ", Then::Digit, ""),
     ("Out of memory: Kill process ", Then::Digit, ""),
     ("out of memory: Killed process ", Then::Digit, ""),
@@ -82,6 +85,7 @@ const PHRASES: [Phrase; 76] = [
     ("nvidia-uvm: ", Then::Any, nvidia::UVM_FATAL),
     ("nvidia-uvm: ", Then::Any, "ailed to alloc"),
     ("nvidia-modeset: ", Then::Any, "ailed to allocate memory"),
+    ("ailed to allocate NVKMS memory", Then::Any, ""),
     ("NVRM: ", Then::Any, "ailed to allocate "),
     ("DMA alloc FAILED: [", Then::Any, ""),
     ("nvgpu: ", Then::Any, "ailed to alloc"),
@@ -94,6 +98,9 @@ const PHRASES: [Phrase; 76] = [
     ("page allocation failure. order:", Then::Digit, ""),
     ("page allocation stalls for ", Then::Digit, ""),
     (SLUB, Then::Any, "gfp="),
+    ("__vm_enough_memory: pid: ", Then::Digit, " enough memory for the allocation"),
+    ("swiotlb buffer is full", Then::Any, ""),
+    ("Out of SW-IOMMU space for ", Then::Digit, " bytes"),
     ("vmalloc error: size ", Then::Digit, ""),
     ("vmalloc: allocation failure, allocated ", Then::Digit, " bytes"),
     ("BUG: soft lockup - CPU#", Then::Digit, ""),
@@ -105,11 +112,18 @@ const PHRASES: [Phrase; 76] = [
     (" kthread starved for ", Then::Digit, " jiffies"),
     ("INFO: task ", Then::Any, " blocked for more than "),
     ("INFO: task ", Then::Any, " blocked in I/O wait for more than "),
+    ("INFO: task ", Then::CutTask, ""),
     ("syncing: hung_task: blocked tasks", Then::Any, ""),
     ("syncing: softlockup: hung tasks", Then::Any, ""),
     ("syncing: RCU Stall", Then::Any, ""),
     ("Memory failure: 0x", Then::Hex, ""),
     (UNCORRECTED, Then::Hex, ""),
+    // The hardware reports damage that the kernel cannot outlive.
+    ("syncing: ", Then::Any, "SError"),
+    ("syncing: ", Then::Any, "achine check"),
+    ("syncing: Fatal hardware error", Then::Any, ""),
+    ("SError Interrupt on CPU", Then::Digit, ", code 0x"),
+    ("Machine Check Exception: ", Then::Hex, " Bank "),
     ("EDAC MC", Then::Digit, " UE "),
     ("MCE 0x", Then::Hex, " due to hardware memory corruption"),
     ("MCE 0x", Then::Hex, ": forcibly killing "),
@@ -131,27 +145,52 @@ const SLUB: &str = "SLUB: Unable to allocate memory on ";
 const UNCORRECTED: &str = "Uncorrected hardware memory error in user-access at ";
 
 /// All phrases with their numbers, by their first byte.
-static BY_FIRST_BYTE: LazyLock<Vec<Vec<(usize, Phrase)>>> = LazyLock::new(|| {
+type Table = Vec<Vec<(usize, Phrase)>>;
+
+static BY_FIRST_BYTE: LazyLock<Table> = LazyLock::new(|| table(all_phrases()));
+
+/// The same in lower case.
+static LOWER: LazyLock<Table> = LazyLock::new(|| {
+    let lower = |text: &'static str| -> &'static str { text.to_ascii_lowercase().leak() };
+    table(all_phrases().map(|(words, then, with)| (lower(words), then, lower(with))))
+});
+
+fn all_phrases() -> impl Iterator<Item = Phrase> {
     let signs = nvidia::RESETS.into_iter().chain(nvidia::TIMEOUTS).chain([nvidia::BANNER]);
     let signs = signs.chain(nvidia::INIT_FAILED);
     let of_driver = signs.map(|sign| ("NVRM", Then::Any, sign));
     let of_rcu = tasks::STALLS.into_iter().map(|stall| (stall, Then::Any, ""));
+    PHRASES.into_iter().chain(of_driver).chain(of_rcu)
+}
+
+fn table(phrases: impl Iterator<Item = Phrase>) -> Table {
     let mut table = vec![Vec::new(); 256];
-    for (number, phrase) in PHRASES.into_iter().chain(of_driver).chain(of_rcu).enumerate() {
+    for (number, phrase) in phrases.enumerate() {
         let first = phrase.0.as_bytes().first().copied().unwrap_or_default();
         table[usize::from(first)].push((number, phrase));
     }
     table
-});
+}
 
-/// The text from the kernel's own words on.
+/// The text from the kernel's own words on. A text all in capitals, or without any, may have been
+/// changed by a tool.
 fn phrase(text: &str) -> Option<&str> {
+    let has = |case: fn(&u8) -> bool| text.bytes().any(|byte| case(&byte));
+    let is_changed = || !has(u8::is_ascii_lowercase) || !has(u8::is_ascii_uppercase);
+    let at = place(&BY_FIRST_BYTE, text)
+        .or_else(|| is_changed().then(|| place(&LOWER, &text.to_ascii_lowercase()))?)?;
+    text.get(at..)
+}
+
+/// Where the words of a phrase begin.
+fn place(table: &Table, text: &str) -> Option<usize> {
     // Phrases whose other words have no place later in the text, so that time is linear.
     let mut over = 0_u128;
-    text.char_indices().find_map(|(at, first)| {
-        let candidates = BY_FIRST_BYTE.get(usize::try_from(u32::from(first)).ok()?)?;
-        let from = text.get(at..)?;
-        let is_there = candidates.iter().any(|(number, (words, then, with))| {
+    text.char_indices().map(|(at, _)| at).find(|at| {
+        let Some(from) = text.get(*at..) else { return false };
+        let first = from.as_bytes().first().copied().unwrap_or_default();
+        let candidates = table.get(usize::from(first)).map_or(&[][..], Vec::as_slice);
+        candidates.iter().any(|(number, (words, then, with))| {
             let Some(rest) = from.strip_prefix(words) else { return false };
             if over >> number & 1 == 1 || !then.follows(rest) {
                 return false;
@@ -159,8 +198,7 @@ fn phrase(text: &str) -> Option<&str> {
             let is_whole = rest.contains(with);
             over |= u128::from(!is_whole) << number;
             is_whole
-        });
-        is_there.then_some(from)
+        })
     })
 }
 
@@ -211,6 +249,10 @@ fn meaning(text: &str) -> Meaning {
         Some(_) => return Meaning::Known,
         None => {}
     }
+    // It may be about the page of another line: `unhandlable page`, `already hardware poisoned`.
+    if memory::is_about_damage(text) && memory::damage(text).is_none() {
+        return Meaning::PartOf(&["memory_failure"]);
+    }
     let companion = COMPANIONS.iter().find(|(words, _)| text.contains(words));
     let driver = nvidia::parse(text);
     // Its end may follow, or its form is not known.
@@ -220,7 +262,7 @@ fn meaning(text: &str) -> Meaning {
     let is_known = driver.is_some_and(|message| message != Nvidia::Other)
         || memory::allocation_failure(text).is_some()
         || memory::is_of_vmalloc(text)
-        || memory::is_about_damage(text)
+        || memory::damage(text).is_some()
         || tasks::hung(text).is_some()
         || of_one_line(text).is_some();
     match companion {
@@ -379,7 +421,7 @@ mod tests {
             "NVRM: Xid (PCI:000f:01:00): 31, pid=5, name=x",
             "INFO: task x:5 blocked for more than 120 seconds.",
             "page allocation failure: order:4, mode:0x14040c0(GFP_KERNEL)",
-            "Memory failure: 0x8a0000: unhandlable page.",
+            "Memory failure: 0x8a0000: recovery action for dirty LRU page: Ignored",
             "NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.",
             "x: vmalloc error: size 4096, vm_struct allocation failed, mode:0xcc0",
             "NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] \

@@ -26,6 +26,22 @@ pub(super) fn hung(text: &str) -> Option<HungTaskLine<'_>> {
     fits_comm(comm).then_some(HungTaskLine { pid: whole_pid(task)?, comm, seconds })
 }
 
+/// Whether `comm:pid` and the begin of the words for a hung task follow `INFO: task `, and then the
+/// text ends.
+pub(super) fn is_cut(rest: &str) -> bool {
+    const LONGEST: usize = 128;
+    const WORDS: [&str; 2] = [" blocked for more than ", " blocked in I/O wait for more than "];
+    let cut = |words: &str| {
+        let mut tasks = (0..=words.len()).filter_map(|end| rest.strip_suffix(words.get(..end)?));
+        tasks.any(|task| {
+            task.rsplit_once(':').is_some_and(|(comm, task)| {
+                !comm.is_empty() && fits_comm(comm) && whole_pid(task).is_some()
+            })
+        })
+    };
+    rest.len() <= LONGEST && WORDS.iter().any(|words| cut(words))
+}
+
 /// The owner of the lock, as the kernel reports it.
 #[derive(Debug, PartialEq)]
 pub(super) enum Lock<'a> {
