@@ -13,7 +13,7 @@ use jiff::tz::TimeZone;
 use rustix::fs::OFlags;
 
 use crate::cli::output::errln;
-use kernel_faults::dmesg::{JsonRecords, LogText, Message, begins_with_records};
+use kernel_faults::dmesg::{JsonRecords, LogText, Message, begins_with_records, line_separator};
 use kernel_faults::kmsg;
 
 pub(super) const STANDARD_INPUT: &str = "standard input";
@@ -233,18 +233,19 @@ fn each_line(
     mut take: impl FnMut(InputPiece<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let cannot_read = || format!("cannot read {name}");
+    let separator = line_separator(input.fill_buf().with_context(cannot_read)?);
     let mut line = Vec::new();
     loop {
         line.clear();
         let limit = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
-        let read = input.by_ref().take(limit).read_until(b'\n', &mut line);
+        let read = input.by_ref().take(limit).read_until(separator, &mut line);
         if read.with_context(cannot_read)? == 0 {
             return Ok(());
         }
-        let is_whole = line.last() == Some(&b'\n');
+        let is_whole = line.last() == Some(&separator);
         if begins_with_records(&line) {
             let mut records = JsonRecords::new();
-            let mut rest = RestOfLine { input: &mut input, is_over: is_whole };
+            let mut rest = RestOfLine { input: &mut input, separator, is_over: is_whole };
             while !line.is_empty() {
                 for record in line.drain(..).filter_map(|byte| records.push(byte)) {
                     take(InputPiece::Line(&record))?;
@@ -258,8 +259,9 @@ fn each_line(
             line.pop();
         }
         let is_over = is_whole || line.len() < LONGEST_LINE;
-        take(InputPiece::Line(&line))?;
-        let mut rest = RestOfLine { input: &mut input, is_over };
+        // A log of carriage returns ends with a newline all the same.
+        take(InputPiece::Line(line.strip_suffix(b"\n").unwrap_or(&line)))?;
+        let mut rest = RestOfLine { input: &mut input, separator, is_over };
         line.clear();
         rest.read(&mut line).with_context(cannot_read)?;
         while !line.is_empty() {
@@ -272,6 +274,7 @@ fn each_line(
 
 struct RestOfLine<'i, R> {
     input: &'i mut R,
+    separator: u8,
     is_over: bool,
 }
 
@@ -280,8 +283,8 @@ impl<R: BufRead> RestOfLine<'_, R> {
     fn read(&mut self, line: &mut Vec<u8>) -> io::Result<()> {
         if !self.is_over {
             let limit = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
-            let read = self.input.by_ref().take(limit).read_until(b'\n', line)?;
-            self.is_over = read == 0 || line.last() == Some(&b'\n');
+            let read = self.input.by_ref().take(limit).read_until(self.separator, line)?;
+            self.is_over = read == 0 || line.last() == Some(&self.separator);
         }
         Ok(())
     }
@@ -350,6 +353,18 @@ mod tests {
         assert_eq!(found.len(), 502);
         assert!(found[1..501].iter().all(|line| line == record.as_bytes()));
         assert_eq!((&*found[0], &*found[501]), (&b"a"[..], &b"b"[..]));
+    }
+
+    #[test]
+    fn carriage_returns_or_nul_may_separate_the_lines() {
+        for separator in ["\r", "\0"] {
+            let text = ["[    1.000001] a", "[    2.000001] b", "c", "\n"].join(separator);
+            assert_eq!(
+                lines(text.as_bytes())[..3],
+                [&b"[    1.000001] a"[..], b"[    2.000001] b", b"c"]
+            );
+        }
+        assert_eq!(lines(b"[    1.000001] a\r\n[    2.000001] b\r\n").len(), 2);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use super::faults::TALOS;
 use super::kmsg;
 
 pub use local::LocalTime;
-pub use records::{JsonRecords, begins_with_records};
+pub use records::{JsonRecords, begins_with_records, line_separator};
 
 use lines::Lines;
 use prefix::Shape;

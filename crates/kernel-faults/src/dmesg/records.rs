@@ -1,5 +1,8 @@
-//! Splits a JSON document on one line into its records, as `dmesg --json | jq -c` and `jq -sc`
-//! write it: such a line is as long as the log.
+//! Logs on one line. Splits a JSON document into its records, as `dmesg --json | jq -c` and
+//! `jq -sc` write it: such a line is as long as the log.
+
+use super::header;
+use crate::kmsg;
 
 /// The size limit of a record, in bytes; a longer one is returned in parts, none of which is a
 /// record.
@@ -15,6 +18,23 @@ pub fn begins_with_records(head: &[u8]) -> bool {
     after(rest, b"[")
         .and_then(|rest| after(rest, b"{"))
         .is_some_and(|rest| after(rest, b"\"").is_some())
+}
+
+/// The byte that ends the lines of a log, by its first bytes: mostly a newline. Old terminals write
+/// carriage returns alone, and some tools NUL. Only two stamps on one line, which is all there is,
+/// show that: what another program logged may hold such bytes.
+pub fn line_separator(head: &[u8]) -> u8 {
+    let is_begun = |part: &[u8]| {
+        let part = header::without_sequences(part);
+        header::is_stamped(&kmsg::printable(&part))
+    };
+    let line = head.strip_suffix(b"\n").unwrap_or(head);
+    let separates = |separator: &u8| {
+        let parts = line.split(|byte| byte == separator).filter(|part| !part.is_empty());
+        parts.take(2).filter(|part| is_begun(part)).count() == 2
+    };
+    let is_one = !line.contains(&b'\n');
+    [b'\r', b'\0'].into_iter().filter(|_| is_one).find(separates).unwrap_or(b'\n')
 }
 
 /// The text after a token on the same line.
@@ -79,6 +99,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_separates_lines_is_seen_from_their_stamps() {
+        for (head, separator) in [
+            ("[   12.345678] a\r[   12.345679] b\r", b'\r'),
+            ("[   12.345678] a\0[   12.345679] b\0\n", b'\0'),
+            ("6,1,12,-;a\r6,2,13,-;b", b'\r'),
+            ("[   12.345678] a\r\n[   12.345679] b\r\n", b'\n'),
+            ("x\r[   12.345679] b\r", b'\n'),
+            ("Nov 21 02:31:07 h app[7]: a\rNov 21 02:31:07 h kernel: b\nc", b'\n'),
+            ("[   12.345678] a", b'\n'),
+            ("", b'\n'),
+        ] {
+            assert_eq!(line_separator(head.as_bytes()), separator, "{head:?}");
+        }
+    }
 
     fn records(text: &[u8]) -> Vec<String> {
         let mut records = JsonRecords::new();
