@@ -2,6 +2,7 @@
 //! The form is detected line by line, so a file may mix them. A prefix that a tool puts before each
 //! line is detected at the first stamp.
 
+mod columns;
 mod container;
 mod forwarded;
 mod header;

@@ -1,5 +1,6 @@
 //! Lines of a container's log (CRI): `2026-11-21T02:31:07.1Z stdout F text`. A runtime splits long
-//! ones: all parts but the last have `P`.
+//! ones: all parts but the last have `P`. Those of a job's log of GitLab:
+//! `2026-11-21T02:31:07.123456Z 00O text`.
 
 use std::borrow::Cow;
 
@@ -22,9 +23,27 @@ fn part(line: &str) -> Option<LinePart<'_>> {
     (is_stamp && (is_last || tag == "P ")).then_some(LinePart { head, is_last, text })
 }
 
-/// The text after `stdout F `.
+/// The text after `stdout F `, or after `00O `: stream and output of a job of GitLab.
 pub(super) fn text(rest: &str) -> Option<&str> {
-    rest.strip_prefix("stdout F ").or_else(|| rest.strip_prefix("stderr F "))
+    let of_job = || of_job(rest)?.strip_prefix(' ');
+    rest.strip_prefix("stdout F ").or_else(|| rest.strip_prefix("stderr F ")).or_else(of_job)
+}
+
+/// The text of a line of a job, `2026-11-21T02:31:07.123456Z 00O+text`, which continues the line
+/// before it.
+pub(super) fn rest_of_line(line: &str) -> Option<&str> {
+    let (stamp, rest) = line.split_once(' ')?;
+    let is_stamp = stamp.len() >= 20
+        && stamp.ends_with('Z')
+        && stamp.starts_with(|first: char| first.is_ascii_digit());
+    is_stamp.then(|| of_job(rest)?.strip_prefix('+'))?
+}
+
+/// The text after the number of a stream and the letter of its output.
+fn of_job(rest: &str) -> Option<&str> {
+    let (stream, text) = rest.split_at_checked(3)?;
+    let number = stream.strip_suffix(['O', 'E'])?;
+    number.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(text)
 }
 
 /// The first parts of a line whose last part has not come.
@@ -81,5 +100,19 @@ mod tests {
         assert_eq!(join("e"), (Some(format!("{head}F d")), Some("e".to_owned())));
         assert_eq!(join(&format!("{head}P f")), (None, None));
         assert_eq!(parts.finish(), Some(format!("{head}F f")));
+    }
+
+    #[test]
+    fn the_rest_of_a_line_of_a_job_is_marked() {
+        let stamp = "2026-11-21T02:31:07.123456Z";
+        assert_eq!(rest_of_line(&format!("{stamp} 00O+ b")), Some(" b"));
+        assert_eq!(text("00O a"), Some("a"));
+        assert_eq!(text("0fE a"), Some("a"));
+        for line in ["00O+b", "2026-11-21 00O+b"] {
+            assert_eq!(rest_of_line(line), None, "{line}");
+        }
+        for line in ["00X a", "0gO a", "00Oa"] {
+            assert_eq!((text(line), rest_of_line(&format!("{stamp} {line}"))), (None, None));
+        }
     }
 }

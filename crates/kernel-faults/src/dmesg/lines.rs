@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::columns::Columns;
 use super::container::{self, Parts};
 use super::forwarded::{self, Carried};
 use super::header;
@@ -63,6 +64,7 @@ pub(super) struct Lines {
     parts: Parts,
     /// Complete messages before the one that [`Self::feed`] returns.
     pub(super) earlier: VecDeque<Message>,
+    columns: Columns,
 }
 
 impl Lines {
@@ -88,6 +90,9 @@ impl Lines {
         let text = self.without_margin(text);
         if let Some(found) = self.feed_json(text) {
             return found;
+        if self.is_rest(text) {
+            return None;
+        }
         }
         if let Some(line) = self.unquoted(text) {
             return self.feed_text(&line);
@@ -102,6 +107,39 @@ impl Lines {
 
     /// Takes a line that has not the prefix of its log: nothing is known of its sender.
     pub(super) fn feed_foreign(&mut self, number: u64, text: &str) -> Option<Message> {
+    /// Whether the line is the rest of the one before it, which a terminal or a runner of jobs has
+    /// broken. It is then added to its message.
+    fn is_rest(&mut self, text: &str) -> bool {
+        let glue = self.columns.feed(text);
+        let rest = match (container::rest_of_line(text), glue) {
+            (Some(rest), _) => rest,
+            (None, Some(glue)) if self.may_be_broken(text) => {
+                self.columns.is_known = true;
+                &format!("{glue}{text}")
+            }
+            (None, _) => return false,
+        };
+        let has_room = |pending: &&mut Message| pending.text.len() + rest.len() < LONGEST_LINE;
+        match self.pending.as_mut().filter(has_room) {
+            Some(pending) => pending.text.push_str(rest),
+            None => return false,
+        }
+        true
+    }
+
+    /// Whether the message before the line may go on in it, as it begins no other one. Forms that
+    /// indent the lines of a message do so by more than a blank, but for the fields of a record.
+    fn may_be_broken(&self, text: &str) -> bool {
+        let is_indented = match self.form {
+            Form::Bare => return false,
+            Form::Kmsg => text.starts_with([' ', '\t']),
+            Form::Stamped if !self.is_text => return false,
+            Form::Stamped => text.starts_with("  ") || text.starts_with('\t'),
+        };
+        let is_json = self.quoted || json::on_one_line(text).is_some();
+        !is_indented && !is_json && !text.is_empty() && !header::is_stamped(text)
+    }
+
         (self.number, self.origin) = (number, None);
         self.replace(Message { text: text.to_owned(), ..Message::default() })
     }
