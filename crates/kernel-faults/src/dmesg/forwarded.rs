@@ -1,6 +1,8 @@
 //! JSON objects in which shippers and log services carry a log.
 
-use jiff::Timestamp;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
 use super::json::{self, text};
@@ -78,6 +80,20 @@ fn members<'e>(objects: &[&'e Map<String, Value>], keys: &[&str]) -> Vec<&'e Val
     objects.iter().flat_map(of).collect()
 }
 
+/// A time as text, or as a number since 1970 in seconds or a part of them. What is smaller than any
+/// time of this century is of another clock.
+fn time(value: &Value) -> Option<Timestamp> {
+    const FIRST: f64 = 1e9;
+    if let Some(time) = value.as_str().and_then(|text| text.parse().ok()) {
+        return Some(time);
+    }
+    let number = value.as_f64().or_else(|| value.as_str()?.parse().ok())?;
+    let unit = [1.0, 1e3, 1e6, 1e9].into_iter().find(|unit| number / unit < 100.0 * FIRST)?;
+    let since = Duration::try_from_secs_f64(number / unit).ok()?;
+    let since = (number >= FIRST).then(|| SignedDuration::try_from(since).ok())??;
+    Timestamp::from_duration(since).ok()
+}
+
 fn one(entry: &Map<String, Value>) -> Option<Carried> {
     let payloads = PAYLOADS.iter().filter_map(|key| entry.get(*key)?.as_object());
     let objects: Vec<&Map<String, Value>> = [entry].into_iter().chain(payloads).collect();
@@ -85,8 +101,7 @@ fn one(entry: &Map<String, Value>) -> Option<Carried> {
     let printed = printed.strip_suffix("\\x0a").unwrap_or(&printed);
     let mut sender = Sender::default();
     sender.read(entry, 0);
-    let times = members(&objects, &TIMES).into_iter();
-    let utc = times.filter_map(Value::as_str).find_map(|time| time.parse::<Timestamp>().ok());
+    let utc = members(&objects, &TIMES).into_iter().find_map(time);
     let message = Message {
         utc,
         stamp: utc.map(|utc| utc.to_string()).unwrap_or_default(),
@@ -95,8 +110,8 @@ fn one(entry: &Map<String, Value>) -> Option<Carried> {
     };
     // What a container printed names its sender itself, as does an object in an object's text.
     let is_printed = entry.get("stream").is_some_and(Value::is_string);
-    let is_line = || header::is_stamped(printed) || json::is_record(printed);
-    if is_printed || (!sender.is_named && !sender.is_program && is_line()) {
+    let is_line = || json::is_record(printed) || (!sender.is_named && header::is_stamped(printed));
+    if is_printed || (!sender.is_program && is_line()) {
         return Some(Carried::Line(Box::new(Message { text: printed.to_owned(), ..message })));
     }
     let stamped = header::kernel_stamp(printed);

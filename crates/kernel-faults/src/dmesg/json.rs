@@ -224,9 +224,16 @@ fn of_fluent_bit(text: &str) -> Option<&str> {
     is_one.then_some(record)
 }
 
-/// The object after `tag<tab>`, as Fluentd writes it to files.
-pub(super) fn tagged(rest: &str) -> Option<&str> {
-    let (tag, entry) = rest.split_once('\t')?;
+/// The object after `tag<tab>`, as Fluentd writes it to files, or after `tag: `, as it writes it to
+/// its standard output behind a stamp of its own: `2026-11-21 02:31:07.000000000 +0000`.
+/// `stamp`: without the zone, if the log has one.
+pub(super) fn tagged<'a>(stamp: Option<&str>, rest: &'a str) -> Option<&'a str> {
+    let is_of_output = stamp.is_some_and(|stamp| {
+        stamp.as_bytes().get(10) == Some(&b' ')
+            && stamp.bytes().all(|byte| byte.is_ascii_digit() || b"-:. ".contains(&byte))
+    });
+    let of_output = rest.split_once(": ").filter(|(tag, _)| is_of_output && !tag.contains('['));
+    let (tag, entry) = rest.split_once('\t').or(of_output)?;
     (entry.starts_with('{') && !tag.contains(' ')).then_some(entry)
 }
 

@@ -7,7 +7,7 @@ use super::container::{self, Parts};
 use super::forwarded::{self, Carried};
 use super::header;
 use super::stamp::{self, Clock, Stamp};
-use super::tags::Tags;
+use super::tags::{self, Tags};
 use super::{LONGEST_LINE, Message, json};
 use crate::kmsg;
 
@@ -51,6 +51,8 @@ pub(super) struct Lines {
     broadcast: bool,
     monotonic: Monotonic,
     tags: Tags,
+    /// The names of streams precede lines of other logs.
+    has_streams: bool,
     clock: Clock,
     json: json::DmesgJson,
     pretty: json::PrettyJson,
@@ -62,9 +64,9 @@ pub(super) struct Lines {
     margin: String,
     pending: Option<Message>,
     parts: Parts,
+    columns: Columns,
     /// Complete messages before the one that [`Self::feed`] returns.
     pub(super) earlier: VecDeque<Message>,
-    columns: Columns,
 }
 
 impl Lines {
@@ -88,11 +90,11 @@ impl Lines {
 
     fn feed_whole(&mut self, text: &str) -> Option<Message> {
         let text = self.without_margin(text);
-        if let Some(found) = self.feed_json(text) {
-            return found;
         if self.is_rest(text) {
             return None;
         }
+        if let Some(found) = self.feed_json(text) {
+            return found;
         }
         if let Some(line) = self.unquoted(text) {
             return self.feed_text(&line);
@@ -105,8 +107,6 @@ impl Lines {
         self.feed_text(text)
     }
 
-    /// Takes a line that has not the prefix of its log: nothing is known of its sender.
-    pub(super) fn feed_foreign(&mut self, number: u64, text: &str) -> Option<Message> {
     /// Whether the line is the rest of the one before it, which a terminal or a runner of jobs has
     /// broken. It is then added to its message.
     fn is_rest(&mut self, text: &str) -> bool {
@@ -140,6 +140,8 @@ impl Lines {
         !is_indented && !is_json && !text.is_empty() && !header::is_stamped(text)
     }
 
+    /// Takes a line that has not the prefix of its log: nothing is known of its sender.
+    pub(super) fn feed_foreign(&mut self, number: u64, text: &str) -> Option<Message> {
         (self.number, self.origin) = (number, None);
         self.replace(Message { text: text.to_owned(), ..Message::default() })
     }
@@ -431,7 +433,10 @@ impl Lines {
         let labelled = forwarded::labelled(rest);
         let line = match &labelled {
             Some((_, line)) => line,
-            None => container::text(rest).or_else(|| json::tagged(rest)).unwrap_or(rest),
+            None => container::text(rest)
+                .or_else(|| json::tagged(outer.utc.and(Some(&*outer.stamp)), rest))
+                .or_else(|| self.of_stream(outer, rest))
+                .unwrap_or(rest),
         };
         let (is_kernel, is_program, host) = match &labelled {
             Some((sender, _)) => (sender.is_kernel(), sender.is_program(), sender.host()),
@@ -451,6 +456,14 @@ impl Lines {
             && !is_program
             && (is_kernel || self.tags.split(&outer.stamp, line) == Some((None, line)));
         Some(Message { from_kernel, host, text: line.to_owned(), ..outer.clone() })
+    }
+
+    /// The line of a stream, as `aws logs tail` prints it: the time, the stream's name, the line.
+    /// The first line shows that, if it has a stamp of its own.
+    fn of_stream<'a>(&mut self, outer: &Message, rest: &'a str) -> Option<&'a str> {
+        let line = tags::behind_stream(rest);
+        self.has_streams |= self.tags == Tags::Undecided && outer.utc.is_some() && line.is_some();
+        line.filter(|_| self.has_streams)
     }
 
     /// Whether `host kernel: text` follows, in a log that has had this form from its start.

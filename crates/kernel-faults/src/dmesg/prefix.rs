@@ -10,7 +10,7 @@ use super::{header, json, stamp};
 pub(super) enum Shape {
     /// `123:` and `123-`: grep -n.
     Line,
-    /// `   123<tab>`, `    123 ` and `  123 │ `: cat -n, nl, less -N, bat.
+    /// `   123<tab>`, `    123 `, `  123 │ ` and `123) `: cat -n, nl, less -N, bat, lists.
     Column,
     /// `node17: ` or `node17 -> `: pdsh, clush, mpssh, srun -l, talosctl for several nodes.
     Host,
@@ -82,6 +82,7 @@ pub(super) fn split(text: &str, shape: Shape) -> Option<(&str, &str)> {
         Shape::Line => Some(("", line_number(text)?)),
         Shape::Column => {
             let (number, rest) = digits(text.trim_start_matches([' ', '\t']))?;
+            let rest = rest.strip_prefix([')', '.']).unwrap_or(rest);
             let rest = rest.strip_prefix(['\t', ' '])?.trim_start_matches(' ');
             let rest = rest.strip_prefix(['|', '│']).unwrap_or(rest).trim_start_matches(' ');
             (number.len() <= LONGEST_NUMBER).then_some(("", rest))

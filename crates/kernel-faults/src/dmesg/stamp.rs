@@ -39,8 +39,9 @@ pub(super) fn parse<'a>(text: &'a str, clock: &mut Clock) -> Option<(Stamp, &'a 
     }
     iso(text)
         .or_else(|| full(text))
-        .or_else(|| dated(text))
         .or_else(|| syslog(text))
+        .or_else(|| dated(text))
+        .or_else(|| time_of_day(text))
         .or_else(|| unix(text))
 }
 
@@ -156,7 +157,9 @@ fn minute(text: &str) -> Option<DateTime> {
 }
 
 fn civil(year: i16, month: i8, day: i8, time: &str) -> Option<DateTime> {
-    format!("{year:04}-{month:02}-{day:02}T{time}").parse().ok()
+    // A 12-hour clock has hours of one digit.
+    let zero = if time.find(':') == Some(1) { "0" } else { "" };
+    format!("{year:04}-{month:02}-{day:02}T{zero}{time}").parse().ok()
 }
 
 /// The position of a time of any zone, as if it were UTC.
@@ -232,21 +235,63 @@ fn full(text: &str) -> Option<(Stamp, &str)> {
 fn syslog(text: &str) -> Option<(Stamp, &str)> {
     let (word, rest) = text.split_once(' ')?;
     let (day, rest) = rest.trim_start().split_once(' ')?;
-    let (time, after) = rest.split_once(' ')?;
+    let (time, after) = rest.trim_start().split_once(' ')?;
     let known = month_number(word);
     let (year, time, after) = match time.parse::<i16>() {
-        Ok(year) if known.is_some() => (Some(year), after.split_once(' ')?.0, after),
+        Ok(year) if known.is_some() => {
+            let (time, after) = after.trim_start().split_once(' ')?;
+            (Some(year), time, after)
+        }
         _ => (None, time, after),
     };
-    let after = if year.is_some() { after.split_once(' ')?.1 } else { after };
+    let (half, after) = half_of_day(after);
     let month = known.or_else(|| any_month(word).filter(|_| is_named(after)))?;
-    let at = civil(year.unwrap_or(LEAP_YEAR), month, day.parse().ok()?, time)?;
+    let at = half.of(civil(year.unwrap_or(LEAP_YEAR), month, day.parse().ok()?, time)?)?;
     let local = known.map(|_| match year {
         Some(_) => LocalTime::dated(at),
         None => LocalTime::without_year(at),
     });
     let printed = text.get(..text.len() - after.len())?;
     Some((Stamp { local, journal: true, ..stamp(printed, position_of(at)?) }, after))
+}
+
+/// ` 2:31:07 AM kernel: text` or `02:31:07 kernel: text`: GNOME Logs writes no date for today. It
+/// exports the time, the name of the process, and the message (gl-eventviewlist.c).
+fn time_of_day(text: &str) -> Option<(Stamp, &str)> {
+    let (time, rest) = text.trim_start().split_once(' ')?;
+    let (half, rest) = half_of_day(rest);
+    let at = half.of(civil(LEAP_YEAR, 1, 1, time)?)?;
+    is_named(rest).then_some(())?;
+    Some((Stamp { journal: true, ..stamp(time, position_of(at)?) }, rest))
+}
+
+/// The half of the day that a time of a 12-hour clock is in.
+#[derive(Clone, Copy)]
+enum HalfOfDay {
+    /// The clock has 24 hours.
+    Neither,
+    Morning,
+    Afternoon,
+}
+
+impl HalfOfDay {
+    fn of(self, at: DateTime) -> Option<DateTime> {
+        let hour = match self {
+            Self::Neither => return Some(at),
+            Self::Morning => at.hour() % 12,
+            Self::Afternoon => at.hour() % 12 + 12,
+        };
+        at.with().hour(hour).build().ok()
+    }
+}
+
+/// `AM ` or `PM ` behind a time, and the text after it.
+fn half_of_day(text: &str) -> (HalfOfDay, &str) {
+    match text.split_once(' ') {
+        Some(("AM", rest)) => (HalfOfDay::Morning, rest),
+        Some(("PM", rest)) => (HalfOfDay::Afternoon, rest),
+        _ => (HalfOfDay::Neither, text),
+    }
 }
 
 /// Whether a text may be the name of a day or month: `lun.`, `avril`, `8月`. Bytes that are not

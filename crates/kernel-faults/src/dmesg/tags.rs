@@ -1,6 +1,6 @@
 //! What follows the stamps of a syslog file or of another log: a host and a program, mostly.
 
-use super::header;
+use super::{header, json};
 use crate::faults;
 
 /// What follows the stamps of a log. The first line that shows it decides; a program that is named
@@ -38,6 +38,13 @@ impl Tags {
             Self::OnlyHost => hosted.map(|(host, text)| (Some(host), text)),
         }
     }
+}
+
+/// The line of another log behind the name of its stream.
+pub(super) fn behind_stream(rest: &str) -> Option<&str> {
+    let (_, line) = rest.split_once(' ').filter(|(name, _)| !name.ends_with(':'))?;
+    let is_line = header::has_stamp(line) || header::record(line).is_some();
+    (is_line || json::is_record(line)).then_some(line)
 }
 
 fn decide(stamp: &str, rest: &str, hosted: Option<(&str, &str)>) -> Option<Tags> {

@@ -134,6 +134,19 @@ const FORMS: &[&str] = &[
     r#"{"content":{"message":"text: x","attributes":{"_TRANSPORT":"kernel"}}}"#,
     r#"{"attributes":{"message":"text: x","service":"kernel"}}"#,
     r#"{"message":"{\"_TRANSPORT\":\"kernel\",\"MESSAGE\":\"text: x\"}"}"#,
+    r#"{"message":"{\"_TRANSPORT\":\"kernel\",\"MESSAGE\":\"text: x\"}","service":"kernel"}"#,
+    "2026-11-21 02:31:07.000000000 +0000 kern.log: {\"message\":\"[   12.345678] text: x\"}",
+    "2026-11-21 02:31:07.000000000 +0000 a.b: {\"message\":\"text: x\",\"ident\":\"kernel\"}",
+    "2026-11-21T02:31:07.123000+00:00 i-0123 Nov 21 02:31:07 host kernel: text: x",
+    "2026-11-21T02:31:07.123000+00:00 a/b [   12.345678] text: x",
+    "2026-11-21T02:31:07.123456Z 00O [   12.345678] text: x",
+    "2026-11-21T02:31:07.123456Z 01E Nov 21 02:31:07 host kernel: text: x",
+    "02:31:07 kernel: text: x",
+    " 2:31:07 PM kernel: text: x",
+    "Nov 21  2:31:07 AM kernel: text: x",
+    "Nov 21 2026 02:31:07 PM kernel: text: x",
+    " 7) [   12.345678] text: x",
+    "123. [   12.345678] text: x",
     "text: x",
 ];
 
@@ -188,6 +201,27 @@ fn the_object_around_a_text_has_its_time() {
         r#"{"content":{"timestamp":"2026-11-21T02:31:07Z","message":"x","service":"kernel"}}"#,
     );
     assert_eq!(found.utc.map(|utc| utc.to_string()).as_deref(), Some("2026-11-21T02:31:07Z"));
+}
+
+#[test]
+fn a_number_may_be_the_time_of_an_object() {
+    let utc = |time: &str| {
+        let entry = format!("{{\"message\":\"x\",\"service\":\"kernel\",\"timestamp\":{time}}}");
+        only(&entry).utc.map(|utc| utc.to_string())
+    };
+    let known = Some("2026-11-21T02:31:07Z");
+    for time in ["1795228267", "1795228267000", "1795228267000000", "\"1795228267\""] {
+        assert_eq!(utc(time).as_deref(), known, "{time}");
+    }
+    assert_eq!(utc("12.345678"), None);
+}
+
+#[test]
+fn a_clock_of_twelve_hours_has_halves() {
+    let at = |time: &str| only(&format!("{time} kernel: x")).position;
+    assert_eq!(at("12:31:07 AM"), at("00:31:07"));
+    assert_eq!(at(" 2:31:07 PM"), at("14:31:07"));
+    assert_eq!(at("Nov 21 2026 12:31:07 PM"), at("Nov 21 2026 12:31:07"));
 }
 
 #[test]
@@ -352,6 +386,7 @@ fn the_name_in_a_prefix_is_the_origin() {
     }
     assert_eq!(only("Nov 21 02:31:07 node17 kernel: x").host.as_deref(), Some("node17"));
     assert_eq!(only("Nov 21 02:31:07 kernel: x").host, None);
+    assert_eq!(only("Nov 21 2026 02:31:07 node17 kernel: x").host.as_deref(), Some("node17"));
 }
 
 #[test]
