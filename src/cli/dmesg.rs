@@ -103,6 +103,9 @@ pub fn execute(arguments: &DmesgArguments) -> anyhow::Result<Exit> {
         Err(error) if error.is::<ReaderGone>() => return Ok(Exit::Findings),
         Err(error) => return Err(error),
     };
+    if let Some(text) = report.repeated_text() {
+        errln!("umawarden: {text}");
+    }
     let text = unread.map(|(count, first)| unread_text(arguments.file.as_deref(), count, &first));
     match text {
         Some(text) if report.found() => errln!("umawarden: {text}"),
@@ -248,6 +251,12 @@ struct EventReport<W: Write> {
     messages: u64,
     /// Time and identity of the records that were read.
     seen: BTreeSet<(Option<Duration>, u64)>,
+    /// Second and hash of the messages that nothing else identifies.
+    seconds: BTreeSet<(String, u64)>,
+    /// Numbers of messages that repeat one of those.
+    copies: BTreeSet<u64>,
+    /// Their events.
+    repeated: u64,
     /// By number of the message that has the event's time.
     waiting: BTreeMap<u64, WaitingRow>,
     /// Stamps of messages that may still date events.
@@ -271,6 +280,9 @@ impl<W: Write> EventReport<W> {
             events: Vec::new(),
             messages: 0,
             seen: BTreeSet::new(),
+            seconds: BTreeSet::new(),
+            copies: BTreeSet::new(),
+            repeated: 0,
             waiting: BTreeMap::new(),
             stamps: BTreeMap::new(),
             counts: BTreeMap::new(),
@@ -295,6 +307,14 @@ impl<W: Write> EventReport<W> {
             }
             if self.seen.len() > MOST_REMEMBERED {
                 self.seen.pop_first();
+            }
+        }
+        if let Some(second) = second(message) {
+            if !self.seconds.insert(second) {
+                self.copies.insert(self.messages);
+            }
+            if self.seconds.len() > MOST_REMEMBERED {
+                self.seconds.pop_first();
             }
         }
         let mut line = message.kernel_line();
@@ -357,6 +377,7 @@ impl<W: Write> EventReport<W> {
                 true => "kmsg",
                 false => message.map_or(TEXT, provenance_in_text),
             };
+            self.repeated += u64::from(self.copies.remove(&number) && is_rare(&event.kind));
             let stamp = message.map(|message| message.stamp.clone()).unwrap_or_default();
             let row = WaitingRow {
                 kind: Some(event.kind.kind()),
@@ -382,6 +403,7 @@ impl<W: Write> EventReport<W> {
         }
         let oldest = pending.min(self.messages + 1);
         self.stamps = self.stamps.split_off(&oldest);
+        self.copies = self.copies.split_off(&oldest);
         Ok(())
     }
 
@@ -431,6 +453,19 @@ impl<W: Write> EventReport<W> {
         Ok(unread)
     }
 
+    /// A warning of events that may be copies of others. The driver may write an Xid twice in a
+    /// second, so that the log cannot show it.
+    fn repeated_text(&self) -> Option<String> {
+        (self.repeated > 0).then(|| {
+            format!(
+                "{} may be counted twice: the same text of the same host and second was in the log \
+                 before, which has neither the kernel's stamps nor record numbers. If two collectors \
+                 wrote it, give the log of one",
+                counted(self.repeated, "event")
+            )
+        })
+    }
+
     fn summary(&mut self) -> anyhow::Result<()> {
         if self.counts.is_empty() {
             writeln!(self.out, "Nothing found in {}.", counted(self.messages, "message"))?;
@@ -456,6 +491,27 @@ fn identity(message: &Message) -> Option<u64> {
         (&message.stamp, &message.identifier, &message.caller, &message.text).hash(&mut hasher);
         hasher.finish()
     })
+}
+
+/// The second, and the hash of host and text, of a message that a collector wrote without anything
+/// that identifies it.
+fn second(message: &Message) -> Option<(String, u64)> {
+    let is_collected = message.host.is_some() || message.identifier.is_some();
+    let is_undated = !message.exact && message.seq.is_none() && !message.stamp.is_empty();
+    (message.from_kernel && is_collected && is_undated).then_some(())?;
+    let when = message.utc.map_or_else(|| message.stamp.clone(), |utc| utc.as_second().to_string());
+    let mut hasher = DefaultHasher::new();
+    (&message.origin, &message.host, &message.text).hash(&mut hasher);
+    Some((when, hasher.finish()))
+}
+
+/// Whether the kernel seldom writes two of an event in one second. Of failed allocations it does.
+fn is_rare(event: &KernelEvent) -> bool {
+    use KernelEvent::{CmaAllocFailed, NvAllocFailed, NvNoMemory, PageAllocFailure};
+    !matches!(
+        event,
+        NvNoMemory { .. } | NvAllocFailed { .. } | PageAllocFailure { .. } | CmaAllocFailed { .. }
+    )
 }
 
 /// One line of `--json`: the event, and fields of its message that the event does not have.

@@ -108,6 +108,16 @@ const FORMS: &[&str] = &[
     "{\"PROGRAM\": \"kernel\", \"MESSAGE\": \"%\", \"FACILITY\": \"kern\"}",
     "[0] tail.0: [[1790506800.1, {}], {\"log\": \"Nov 25 09:00:00 h kernel: %\"}]",
     "[\"[  12.345678] %\"]",
+    "{\"message\": \"{\\\"MESSAGE\\\": \\\"%\\\"}\", \"service\": \"kernel\", \"timestamp\": 1790506800000}",
+    "2026-11-25 09:00:00.000000000 +0000 kern.log: {\"message\":\"Nov 25 09:00:00 h kernel: %\"}",
+    "2026-11-25 09:00:00.000000000 +0000 kern.log: {\"message\":\"[   12.345678] %\"}",
+    "2026-11-25T09:00:00.123000+00:00 i-0123456789abcdef0 Nov 25 09:00:00 h kernel: %",
+    "2026-11-25T09:00:00.123000+00:00 kern/h [   12.345678] %",
+    "2026-11-25T09:00:00.123456Z 00O [   12.345678] %",
+    "09:00:00 kernel: %",
+    " 9:00:00 AM kernel: %",
+    "Nov 25  9:00:00 PM kernel: %",
+    "12) [   12.345678] %",
     "{\n  \"events\": [\n    {\n      \"message\": \"Nov 25 09:00:00 h kernel: %\"\n    }\n  ]\n}",
 ];
 
@@ -193,6 +203,39 @@ fn lines_that_a_terminal_of_80_columns_has_wrapped_are_read() {
     let (code, events, error) = read(&wrapped.join("\n"));
     let kinds: Vec<&str> = events.iter().map(|(kind, _)| &**kind).collect();
     assert_eq!((code, &*kinds, &*error), (Some(1), &["oom_kill", "xid"][..], ""));
+}
+
+#[test]
+fn lines_may_be_broken_at_any_column_and_separated_by_other_bytes() {
+    let log = format!("[    1.000001] x\n{}", log("[   12.345678] %"));
+    let broken = |width: usize| {
+        let lines = log.lines().flat_map(|line| line.as_bytes().chunks(width));
+        lines.map(|part| str::from_utf8(part).unwrap()).collect::<Vec<&str>>().join("\n")
+    };
+    for log in [broken(40), broken(52), log.replace('\n', "\r"), log.replace('\n', "\0")] {
+        let (code, events, error) = read(&log);
+        let kinds: Vec<&str> = events.iter().map(|(kind, _)| &**kind).collect();
+        assert_eq!((code, &*kinds, &*error), (Some(1), &["oom_kill", "xid"][..], ""), "{log:?}");
+    }
+}
+
+#[test]
+fn what_two_collectors_may_have_written_is_named() {
+    let one = format!("Nov 25 09:00:00 h kernel: {XID}\n");
+    let two = format!("{one}2026-11-25T09:00:00.123Z h kernel: {XID}\n");
+    let year = "Nov 25 2026 09:00:00";
+    let (code, events, error) = read(&two.replace("Nov 25 09:00:00", year));
+    assert_eq!((code, events.len()), (Some(1), 2));
+    assert!(error.contains("1 event may be counted twice"), "{error}");
+    for log in [
+        format!("{one}{}", one.replace("00:00 h", "00:01 h")),
+        format!("{one}{}", one.replace(" h ", " g ")),
+        format!("{one}{}", one.replace("Ch 00000008", "Ch 00000009")),
+        format!("[Wed Nov 25 09:00:00 2026] {XID}\n").repeat(2),
+    ] {
+        let (_, events, error) = read(&log);
+        assert_eq!((events.len(), &*error), (2, ""), "{log}");
+    }
 }
 
 #[test]
