@@ -331,11 +331,9 @@ impl Scanner {
         }
         let arguments = arguments(line);
         let folder = || self.details.link(pid, "cwd");
-        let folder = arguments
-            .iter()
-            .any(|part| part == "main.py" || part == "start.py")
-            .then(folder)
-            .flatten();
+        let is_script =
+            |part: &String| matches!(part.trim_start_matches("./"), "main.py" | "start.py");
+        let folder = arguments.iter().any(is_script).then(folder).flatten();
         let folder = folder.as_deref().and_then(|path| path.rsplit('/').next());
         let comm = known.stat.comm.clone();
         known.kin.recognised = recognise(&comm, &arguments, folder);

@@ -24,10 +24,28 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     ..EngineFacts::new(EngineKind::ComfyUi)
 };
 
+/// Options of no other `main.py` (comfy/cli_args.py): images have it in `/app`.
+const OWN_OPTIONS: [&str; 14] = [
+    "--extra-model-paths-config",
+    "--preview-method",
+    "--disable-auto-launch",
+    "--disable-smart-memory",
+    "--disable-all-custom-nodes",
+    "--disable-cuda-malloc",
+    "--cuda-malloc",
+    "--use-pytorch-cross-attention",
+    "--use-sage-attention",
+    "--front-end-version",
+    "--highvram",
+    "--normalvram",
+    "--lowvram",
+    "--novram",
+];
+
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     let is_it = match program.name {
         "comfyui" => true,
-        "main.py" => program.is_in_folder("comfyui"),
+        "main.py" => program.is_in_folder("comfyui") || program.has_any(&OWN_OPTIONS),
         _ => false,
     };
     is_it.then_some(ProcessRole::Server)

@@ -34,6 +34,7 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     });
     // With these, it is a process that a packaged node has started.
     let is_child = program.has_any(&["-c", "--multiprocessing-fork"]);
-    let is_it = matches!(program.name, "exo" | "exo.main") && takes_options && !is_child;
-    is_it.then_some(ProcessRole::Server)
+    let is_script = program.name == "main.py" && program.is_in_folder("exo");
+    let is_called_so = matches!(program.name, "exo" | "exo.main") || is_script;
+    (is_called_so && takes_options && !is_child).then_some(ProcessRole::Server)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::command_line::{ProcessRole, Program, ServingArguments};
+use super::command_line::{EnginePart, ProcessRole, Program, ServingArguments};
 use super::emptying::{Emptying, EmptyingRefusal, ReclaimMethod, WhichKey};
 use super::facts::{EngineFacts, HealthPath, LoadSource};
 use super::last_words::Reason;
@@ -26,6 +26,7 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
     host_options: &["--host"],
     model_options: &["--model", "-m", "--hf-repo", "-hf", "-hfr"],
     served_name_options: &["--alias", "-a"],
+    part,
     sizes: SizeOptions {
         // All its slots share this context.
         all_tokens: &["-c", "--ctx-size"],
@@ -146,12 +147,47 @@ static LOADERS: &[LoaderRule] = &[
     LoaderRule(&[LoaderSign::IsUsual(LOAD_MODE, &["auto", "mmap"])], &AUTO),
 ];
 
+/// Computes for a server on another node, and has its part of the model.
+const RPC_SERVERS: [&str; 2] = ["rpc-server", "ggml-rpc-server"];
+
+/// Other programs are called `rpc-server`, too. All of these are its options (tools/rpc).
+const RPC_OPTIONS: [&str; 12] = [
+    "-H",
+    "--host",
+    "-p",
+    "--port",
+    "-t",
+    "--threads",
+    "-d",
+    "--device",
+    "-m",
+    "--mem",
+    "-c",
+    "--cache",
+];
+
+fn is_rpc_server(program: &Program<'_>) -> bool {
+    let mut options = program.rest.iter().filter(|word| word.starts_with('-')).peekable();
+    let is_of_llama = options.peek().is_some() || program.path.contains("llama");
+    let is_called_so = RPC_SERVERS.contains(&program.name);
+    is_called_so && is_of_llama && options.all(|word| RPC_OPTIONS.contains(&&**word))
+}
+
+/// Its RPC server speaks no HTTP.
+fn part(program: &Program<'_>) -> EnginePart {
+    match is_rpc_server(program) {
+        true => EnginePart { is_headless: true, name: Some(RPC_SERVERS[0]), ..EnginePart::WHOLE },
+        false => EnginePart::WHOLE,
+    }
+}
+
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     let serves = match program.name {
-        "llama-server" => true,
+        // The second is Docker Model Runner's.
+        "llama-server" | "com.docker.llama-server" => true,
         // One program for all commands (github.com/ggml-org/llama.cpp/pull/23296).
         "llama" => program.has_command("serve"),
-        _ => false,
+        _ => is_rpc_server(program),
     };
     let lists = program.has_any(&["--list-devices", "--cache-list", "-cl", "--completion-bash"]);
     (serves && !lists).then_some(ProcessRole::Server)

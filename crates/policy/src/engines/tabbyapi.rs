@@ -32,8 +32,19 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
 /// Its commands that serve nothing.
 const COMMANDS: [&str; 3] = ["download", "export-openapi", "export-config"];
 
+/// Options of no other such script (common/args.py, config_sample.yml): images have it in `/app`.
+const OWN_OPTIONS: [&str; 6] = [
+    "--gpu-split-auto",
+    "--autosplit-reserve",
+    "--inline-model-loading",
+    "--use-dummy-models",
+    "--draft-model-name",
+    "--disable-fetch-requests",
+];
+
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
     let is_script = matches!(program.name, "main.py" | "start.py");
     let serves = !program.has_any(&COMMANDS);
-    (is_script && serves && program.is_in_folder("tabbyapi")).then_some(ProcessRole::Server)
+    let is_it = program.is_in_folder("tabbyapi") || program.has_any(&OWN_OPTIONS);
+    (is_script && serves && is_it).then_some(ProcessRole::Server)
 }

@@ -30,6 +30,13 @@ pub(super) static FACTS: EngineFacts = EngineFacts {
 };
 
 fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
-    let is_it = matches!(program.name, "trtllm-serve" | "tensorrt_llm.commands.serve");
-    is_it.then_some(ProcessRole::Server)
+    match program.name {
+        "trtllm-serve" | "tensorrt_llm.commands.serve" => Some(ProcessRole::Server),
+        // The other ranks of `trtllm-llmapi-launch`. Without it, workers are of the module
+        // `mpi4py.futures.server`, as those of any program with MPI: only the tree shows whose.
+        "tensorrt_llm.llmapi.mgmn_worker_node" | "tensorrt_llm.llmapi.mgmn_leader_node" => {
+            Some(ProcessRole::Worker)
+        }
+        _ => None,
+    }
 }

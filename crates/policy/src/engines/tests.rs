@@ -67,6 +67,13 @@ fn engines_are_recognised_by_every_way_of_starting_them() {
         ("./mistralrs-server --port 1234 plain -m a/b", MistralRs),
         ("vllm-rs serve a/b --python /env/bin/python --port 8001", Vllm),
         ("vllm-rs frontend a/b --handshake-address tcp://127.0.0.1:62100", Vllm),
+        ("/app/bin/com.docker.llama-server --model /m.gguf --host /tmp/a.sock", LlamaServer),
+        ("bin/rpc-server -H 0.0.0.0 -p 50052 -c", LlamaServer),
+        ("/opt/llama.cpp/build/bin/rpc-server", LlamaServer),
+        ("python3 -m huggingfaceserver --model_id=a/b --model_name=b", Vllm),
+        ("python main.py --listen 0.0.0.0 --port 8188 --disable-auto-launch", ComfyUi),
+        ("python3 main.py --gpu-split-auto True", TabbyApi),
+        ("python3 exo/main.py --disable-tui", Exo),
         ("vllm-rs --m a/b --server", VllmRs),
         ("./target/release/vllm-rs --w /m --d 0,1", VllmRs),
         ("python3 -m vllm_rs.server --f /m.gguf --ui-server", VllmRs),
@@ -80,6 +87,9 @@ fn engines_are_recognised_by_every_way_of_starting_them() {
     assert_eq!(start("tabbyAPI"), Some((TabbyApi, ProcessRole::Server)));
     assert_eq!(start("ComfyUI"), None);
     assert_eq!(here("srv"), None);
+    let dotted = words("python3 ./main.py --listen");
+    assert_eq!(recognise("", &dotted, Some("comfyui")), Some((ComfyUi, ProcessRole::Server)));
+    assert_eq!(recognise("", &dotted, Some("app")), None);
 }
 
 #[test]
@@ -114,6 +124,7 @@ fn workers_are_recognised_by_their_titles() {
         ("ollama", "/usr/bin/ollama runner --model /m --port 4", Ollama),
         ("ollama", "/usr/local/bin/ollama runner --ollama-engine --port 4", Ollama),
         ("ollama_llama_se", "/tmp/ollama1/runners/cuda_v12/ollama_llama_server --model /m", Ollama),
+        ("python3", "python3 -m tensorrt_llm.llmapi.mgmn_worker_node", TensorRtLlm),
         ("text-generation", "text-generation-router --port 80", Tgi),
         ("text-generation", "/opt/py/bin/python /opt/bin/text-generation-server serve /m", Tgi),
     ] {
@@ -135,6 +146,11 @@ fn commands_that_only_mention_an_engine_are_no_engine() {
         "grep -r sglang.launch_server",
         "vllm bench serve",
         "python3 -m vllm.model_executor.models.registry",
+        "rpc-server",
+        "rpc-server --config /etc/rpc.toml",
+        "python3 -m mpi4py.futures.server",
+        "python3 -m huggingfaceserver --backend=huggingface --model_id=a/b",
+        "python3 main.py --listen 0.0.0.0 --port 8188",
         "ollama run llama3",
         "lmdeploy serve proxy --server-port 8000",
         "lmdeploy chat /m",
@@ -223,7 +239,6 @@ fn wrappers_clients_and_informing_commands_are_no_engine() {
         "python3 -m uvicorn open_webui.main:app --port 8080",
         "python3 -m mlc_llm serve HF://a/b",
         "python3 /env/bin/xinference-local --host 0.0.0.0",
-        "python3 -m huggingfaceserver --model_id a/b",
         "python3 /env/bin/comfy launch -- --listen",
         "python3 /opt/ComfyUI-Manager/main.py",
         "python3 api_server.py --model /m",

@@ -12,6 +12,10 @@ use super::loaders::{
 };
 use crate::model::{EngineKind, EngineLoad, EngineRank, Reading};
 
+/// KServe's server, whose engine this one is unless its model or `--backend` says else. It has
+/// addresses of its own, which are not polled.
+const KSERVE: &str = "huggingfaceserver";
+
 /// Holds the weights on the GPU for engines that come and go (`--load-format ipc_cache`, 0.32).
 const PRELOAD: &str = "preload";
 
@@ -214,6 +218,12 @@ fn recognise(program: &Program<'_>) -> Option<ProcessRole> {
         "vllm.entrypoints.openai.api_server" | "vllm.entrypoints.api_server" => {
             Some(ProcessRole::Server)
         }
+        KSERVE
+            if option(program.rest, &["--backend"])
+                .is_none_or(|backend| backend != "huggingface") =>
+        {
+            Some(ProcessRole::Server)
+        }
         "api_server.py" if program.path.contains("vllm/entrypoints/") => Some(ProcessRole::Server),
         // vLLM's own Rust frontend. `serve` starts a headless engine, as its child; `frontend`
         // serves for one that runs, and is a child of `vllm serve` where it inherits a listener
@@ -236,6 +246,9 @@ fn part(program: &Program<'_>) -> EnginePart {
     if words.first().is_some_and(|first| first == PRELOAD) {
         let name = Some("vllm-preload");
         return EnginePart { is_headless: true, name, ..EnginePart::WHOLE };
+    }
+    if program.name == KSERVE {
+        return EnginePart { is_headless: true, name: Some(KSERVE), ..EnginePart::WHOLE };
     }
     let meet = |address: &str, port: &[&str], usual: &str| {
         format!("{address}:{}", value(port).unwrap_or(usual)).into()
