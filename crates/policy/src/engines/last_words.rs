@@ -1,6 +1,7 @@
 //! Log lines of dying engines. A logged prompt may contain the same text, so a line can name a
 //! reason but proves no kill.
 
+mod prefix;
 mod reason;
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,8 @@ impl LastWords {
     }
 }
 
-/// A part of a line, and its meaning. `*` is any text, `^` the beginning of the line, `$` its end.
+/// A part of a line, and its meaning. `*` is any text, `^` the beginning of the line, perhaps behind
+/// what a collector of logs puts before it, `$` its end.
 /// The first word of a phrase does not begin within a word of the line.
 pub(super) type Phrase = (&'static str, Reason);
 
@@ -73,6 +75,25 @@ const ADVISES: [&str; 12] = [
     "except ",
 ];
 
+/// Words behind a phrase that make it the name of a feature, or advice.
+const FEATURES: [&str; 15] = [
+    "handler",
+    "handling",
+    "hook",
+    "detection",
+    "protection",
+    "prevention",
+    "guard",
+    "can be ",
+    "could be ",
+    "will be ",
+    "would be ",
+    "is handled",
+    "are handled",
+    "is caught",
+    "are caught",
+];
+
 /// Words behind which a line has the text of a request, or of its response.
 const QUOTES: [&str; 13] = [
     "Received request ",
@@ -90,18 +111,35 @@ const QUOTES: [&str; 13] = [
     "'messages':",
 ];
 
-/// Words before the exit code of a process, in lines of supervisors, shells, Go and Python.
-const EXITS: [&str; 6] =
-    ["exited with code ", "exit code ", "exit code: ", "exit status ", "exitcode: ", "exitcode="];
+/// What begins a colour, and the same in logs of rsyslog.
+const ESCAPE: &str = "\u{1b}[";
+const WRITTEN_ESCAPE: &str = "#033[";
+
+/// Words before the exit code of a process, in lines of supervisors, shells, make, Go and Python.
+const EXITS: [&str; 12] = [
+    "exited with code ",
+    "exited with status ",
+    "exited with ",
+    "exit code ",
+    "exit code: ",
+    "exit status ",
+    "exitcode: ",
+    "exitcode=",
+    "exitCode=",
+    "code=exited, status=",
+    "Exited (",
+    "] Error ",
+];
 
 /// Phrases of shells, supervisors, Python and torch for a process that SIGKILL has ended.
-const KILLED: [&str; 8] = [
+const KILLED: [&str; 9] = [
     "^Killed$",
     "]+  Killed",
     ": line *Killed",
     "is killed by signal: Killed",
     "terminated with signal SIGKILL",
     "terminated by SIGKILL",
+    "code=killed, status=9/KILL",
     "died with <Signals.SIGKILL",
     "Signal 9 (SIGKILL) received by PID",
 ];
@@ -133,8 +171,8 @@ const PHRASES: &[Phrase] = &[
     ("XPU out of memory", Reason::OutOfMemory),
     ("RESOURCE_EXHAUSTED: Out of memory", Reason::OutOfMemory),
     ("CUBLAS_STATUS_ALLOC_FAILED", Reason::OutOfMemory),
-    // A handle of cuBLAS cannot be created for want of memory.
-    ("CUBLAS_STATUS_NOT_INITIALIZED*cublasCreate", Reason::OutOfMemory),
+    ("CUBLAS_STATUS_NOT_INITIALIZED*cublasCreate", Reason::HandleFailed),
+    ("CUDNN_STATUS_NOT_INITIALIZED", Reason::HandleFailed),
     ("CUDNN_STATUS_ALLOC_FAILED", Reason::OutOfMemory),
     ("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", Reason::OutOfMemory),
     ("CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", Reason::HostOutOfMemory),
@@ -161,6 +199,13 @@ const PHRASES: &[Phrase] = &[
     ("Killed signal terminated program", Reason::HostOutOfMemory),
     ("nvcc error*died due to signal 9", Reason::HostOutOfMemory),
     ("ptxas fatal*Memory allocation failure", Reason::HostOutOfMemory),
+    // The kernel's OOM killer, as Slurm, systemd and Kubernetes report it.
+    ("slurmstepd: *Detected*oom_kill event", Reason::OomKilled),
+    ("slurmstepd: *Detected*oom-kill event", Reason::OomKilled),
+    ("srun: error:*: Out Of Memory", Reason::OomKilled),
+    ("Failed with result 'oom-kill'", Reason::OomKilled),
+    ("killed by the OOM killer", Reason::OomKilled),
+    ("OOMKilled", Reason::OomKilled),
     // Processes, as Python, a shell and MPI call their ends.
     ("Fatal Python error: Bus error", Reason::BusError),
     ("Bus error (core dumped)", Reason::BusError),
@@ -269,8 +314,12 @@ pub fn last_words(line: &str) -> Option<LastWords> {
 }
 
 /// The line without the colours of a terminal, such as `ESC[31m`, which stand before its words.
+/// rsyslog writes the escape as a number.
 fn without_colours(line: &str) -> Cow<'_, str> {
-    let mut parts = line.split("\u{1b}[");
+    if line.contains(WRITTEN_ESCAPE) {
+        return without_colours(&line.replace(WRITTEN_ESCAPE, ESCAPE)).into_owned().into();
+    }
+    let mut parts = line.split(ESCAPE);
     let first = parts.next().unwrap_or_default();
     parts.fold(Cow::Borrowed(first), |plain, part| {
         let rest = part.trim_start_matches(|next: char| next.is_ascii_digit() || next == ';');
@@ -284,9 +333,9 @@ fn own_words(line: &str) -> &str {
     quotes.min_by_key(|own| own.len()).unwrap_or(line)
 }
 
-/// Whether a line has a phrase of a table, other than in advice.
+/// Whether a line has a phrase of a table, other than in advice or as the name of a feature.
 fn is_logged(phrase: &str, line: &str) -> bool {
-    text_before(phrase, line).is_some_and(|before| !is_advice(before))
+    around(phrase, line).is_some_and(|(before, after)| !is_advice(before) && !is_feature(after))
 }
 
 /// Whether the text before a phrase makes the phrase advice.
@@ -294,6 +343,14 @@ fn is_advice(text: &str) -> bool {
     let sentence = text.rsplit(". ").next().unwrap_or_default();
     let sentence = sentence.rsplit(": ").next().unwrap_or_default();
     ADVISES.iter().any(|words| text_before(words, sentence).is_some())
+}
+
+/// Whether the text behind a phrase makes the phrase the name of a feature, or advice.
+fn is_feature(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix(' ') else { return false };
+    let errors = ["errors ", "error ", "exceptions ", "exception "];
+    let rest = errors.iter().find_map(|word| rest.strip_prefix(word)).unwrap_or(rest);
+    FEATURES.iter().any(|word| rest.starts_with(word))
 }
 
 /// A process, without its name, that SIGKILL or a fault of its own has ended: 137, 134, -9.
@@ -311,6 +368,11 @@ fn killed_process(line: &str) -> Option<LastWords> {
 
 /// The text before a phrase of a table, if the line has that phrase.
 fn text_before<'l>(phrase: &str, line: &'l str) -> Option<&'l str> {
+    around(phrase, line).map(|(before, _)| before)
+}
+
+/// The text before a phrase of a table, and the text behind it.
+fn around<'l>(phrase: &str, line: &'l str) -> Option<(&'l str, &'l str)> {
     let begin = phrase.strip_prefix('^');
     let phrase = begin.unwrap_or(phrase);
     let end = phrase.strip_suffix('$');
@@ -322,11 +384,11 @@ fn text_before<'l>(phrase: &str, line: &'l str) -> Option<&'l str> {
         !is_within || !first.as_bytes().first().is_some_and(is_word)
     };
     let mut places = line.match_indices(first).filter_map(|(at, _)| line.split_at_checked(at));
-    let fits = |before: &str| is_whole(before) && (begin.is_none() || before.is_empty());
+    let fits = |before: &str| is_whole(before) && (begin.is_none() || prefix::is_prefix(before));
     let (before, found) = places.find(|(before, _)| fits(before))?;
     let rest = found.get(first.len()..)?;
     let rest = parts.try_fold(rest, |rest, part| rest.split_once(part).map(|(_, rest)| rest))?;
-    (end.is_none() || rest.is_empty()).then_some(before)
+    (end.is_none() || rest.is_empty()).then_some((before, rest))
 }
 
 fn cut(line: &str) -> &str {

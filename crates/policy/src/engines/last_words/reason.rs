@@ -27,6 +27,10 @@ pub enum Reason {
     OutOfUnreportedMemory,
     /// An allocation for the CPU failed.
     HostOutOfMemory,
+    /// The kernel's OOM killer ended one of its processes, by the word of a supervisor.
+    OomKilled,
+    /// A library of CUDA could not create its handle: most often memory is short.
+    HandleFailed,
     /// Memory that it has mapped could not be had (SIGBUS).
     BusError,
     /// One of its processes has ended unexpectedly.
@@ -79,6 +83,14 @@ impl Reason {
             Self::HostOutOfMemory => {
                 "an allocation for the CPU failed: the node was full, or a limit was reached \
                  (control group, ulimit -v, vm.overcommit_memory=2)"
+            }
+            Self::OomKilled => {
+                "the kernel's OOM killer ended one of its processes, as its supervisor reports: \
+                 the node was full, or a limit was reached (control group, Slurm's --mem)"
+            }
+            Self::HandleFailed => {
+                "a library of CUDA (cuBLAS, cuDNN) could not start on the GPU: most often too \
+                 little memory was free there, else driver and library do not fit"
             }
             Self::BusError => {
                 "memory that it had mapped could not be had (SIGBUS): mostly /dev/shm is full, \
@@ -143,6 +155,15 @@ impl Reason {
                 "free memory before the start (`umawarden gate --need SIZE --prepare`), raise that \
                  limit, or load and compile with fewer processes (vLLM \
                  --max-parallel-loading-workers, MAX_JOBS)"
+            }
+            Self::OomKilled => {
+                "free memory before the start (`umawarden gate --need SIZE --prepare`), or raise \
+                 that limit (docker run --memory, MemoryMax= of its unit, srun --mem); `umawarden \
+                 dmesg` shows which one it was"
+            }
+            Self::HandleFailed => {
+                "free memory before the start (`umawarden gate --need SIZE --prepare`), or let it \
+                 take less; if memory was free, install a build for this driver's CUDA"
             }
             Self::BusError => {
                 "docker run --shm-size=16g or --ipc=host; in Kubernetes, an emptyDir with medium: \
