@@ -3,6 +3,7 @@
 
 mod prefix;
 mod reason;
+mod request;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ use crate::model::ExitStatus;
 use crate::parse::process::{MAX_TEXT, printable};
 
 pub use reason::Reason;
+pub use request::RequestTexts;
 
 /// The reason of an engine's end in a line of its log.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -52,7 +52,7 @@ pub use facts::{
     Balance, EngineFacts, HealthPath, LoadSource, MemoryShare, ShareOf, SlowHealth, UsualShare,
     Variable,
 };
-pub use last_words::{LastWords, Reason, last_words};
+pub use last_words::{LastWords, Reason, RequestTexts, last_words};
 pub use launch_command::{GivenOption, LaunchCommand, SizeOptions, count};
 
 use crate::model::EngineKind;

@@ -14,7 +14,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engines::{LastWords, Reason, last_words};
+use crate::engines::{LastWords, Reason, RequestTexts, last_words};
 use crate::model::{
     DeathMemory, DeathProof, DeathReport, Deceased, DecisionId, EnginePhase, Event, ExitStatus,
     KilledWorker, Killer, KillerDaemon, LastHealth, Moment, ProcessId, RankDeaths, RayKill, RuleId,
@@ -300,7 +300,9 @@ fn reason(words: &[(String, LastWords)]) -> Option<String> {
 /// What it wrote of its end, oldest first.
 fn words(log: &[String]) -> Vec<(String, LastWords)> {
     let newest = &log[log.len().saturating_sub(MOST_LINES)..];
-    let lines = newest.iter().filter_map(|line| Some((shown(line), last_words(line)?)));
+    let mut requests = RequestTexts::default();
+    let own = newest.iter().filter(|line| requests.is_own(line));
+    let lines = own.filter_map(|line| Some((shown(line), last_words(line)?)));
     let mut lines: Vec<_> = lines.collect();
     lines.dedup();
     lines.truncate(MAX_LISTED);
