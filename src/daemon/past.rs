@@ -68,6 +68,7 @@ impl Search {
 
     fn run(&self, to: &Sender<Option<EarlierRuns>>, wake: &Wake) {
         let mut pause = FIRST_PAUSE;
+        let mut logged = String::new();
         loop {
             match self.read() {
                 Ok(past) => {
@@ -80,7 +81,12 @@ impl Search {
                 Err(error) => {
                     let again_in = pause;
                     let error = format!("{error:#}");
-                    tracing::warn!(?again_in, error, "cannot read the acts of earlier runs");
+                    if error == logged {
+                        tracing::debug!(?again_in, error, "cannot read the acts of earlier runs");
+                    } else {
+                        tracing::warn!(?again_in, error, "cannot read the acts of earlier runs");
+                        logged.clone_from(&error);
+                    }
                     if to.send(None).is_err() {
                         return;
                     }

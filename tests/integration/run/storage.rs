@@ -27,9 +27,15 @@ fn a_daemon_without_a_journal_samples_and_exports_and_does_not_act() {
         let (status, _) = daemon.get("/api/v1/events");
         assert!([500, 503].contains(&status), "{status}");
         let (_, log) = daemon.terminate();
-        assert!(log.contains("cannot read the acts of earlier runs"), "{log}");
-        for line in ["the journal is down", "nothing will be acted on", "lacks its newest entries"]
-        {
+        // The second attempt may fail for another reason than the first.
+        let attempts = log.matches("cannot read the acts of earlier runs").count();
+        assert!((1..=2).contains(&attempts), "{log}");
+        for line in [
+            "the journal is down",
+            "nothing will be acted on",
+            "or name another with --storage.path",
+            "lacks its newest entries",
+        ] {
             assert!(log.contains(line), "{line}: {log}");
         }
     }

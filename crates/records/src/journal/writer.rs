@@ -279,9 +279,12 @@ impl Writer {
 
     fn note_down(&mut self, reason: &str) {
         if self.health.is_up() || *self.health.reason() != *reason {
+            let dir = std::path::absolute(&self.dir);
+            let dir = dir.as_ref().unwrap_or(&self.dir).display();
             tracing::error!(
-                reason,
+                reason, %dir,
                 effect = "nothing will be acted on until it is up: an act is journalled first",
+                remedy = "check its space and permissions, or name another with --storage.path",
                 "the journal is down"
             );
         }
