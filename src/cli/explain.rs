@@ -295,7 +295,10 @@ fn from_journal(
             format!("nothing is recorded of that time, the recording begins at {begin:.3}")
         },
     );
-    journal.explain(&rules, &rule, until, &begins)
+    journal.explain(&rules, &rule, until, &begins).map_err(|error| match arguments.at {
+        Some(_) => anyhow::anyhow!("{error:#}; without --at it explains the present"),
+        None => error,
+    })
 }
 
 /// The rules and the mode at the end of the daemon's recording.
