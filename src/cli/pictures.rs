@@ -90,7 +90,7 @@ impl NodesArguments {
 
 /// What a node has answered: its picture, and the past hour of its memory if that was wanted.
 pub(super) struct NodeResponse {
-    pub(super) name: String,
+    /// An error names the node, unless it is this one.
     pub(super) picture: Result<Picture, String>,
     pub(super) memory: Option<MemoryHistory>,
 }
@@ -98,9 +98,9 @@ pub(super) struct NodeResponse {
 /// Queries all nodes at once, since any may hang. The answers are in the order of the nodes.
 pub(super) fn query_all(sources: Vec<NodeSource>, with_memory: bool) -> Vec<NodeResponse> {
     let query = |mut source: NodeSource| {
-        let picture = source.picture();
+        let picture = source.picture().map_err(|why| source.error_text(why));
         let memory = picture.is_ok().then(|| with_memory.then(|| source.memory()).flatten());
-        NodeResponse { name: source.name, picture, memory: memory.flatten() }
+        NodeResponse { picture, memory: memory.flatten() }
     };
     std::thread::scope(|scope| {
         let started: Vec<_> = sources
@@ -109,8 +109,8 @@ pub(super) fn query_all(sources: Vec<NodeSource>, with_memory: bool) -> Vec<Node
             .collect();
         let ended = started.into_iter().map(|(name, thread)| {
             thread.join().unwrap_or_else(|_| {
-                let picture = Err("the thread that queries it has failed".to_owned());
-                NodeResponse { name, picture, memory: None }
+                let picture = Err(format!("{name}: the thread that queries it has failed"));
+                NodeResponse { picture, memory: None }
             })
         });
         ended.collect()
@@ -124,6 +124,14 @@ impl NodeSource {
     /// Why there is none.
     pub(super) fn picture(&mut self) -> Result<Picture, String> {
         self.data(PICTURE)
+    }
+
+    /// Why there is no picture, with the name of another node.
+    fn error_text(&self, why: String) -> String {
+        match self.origin {
+            PictureOrigin::Daemon(_) => why,
+            PictureOrigin::Far(_) => format!("{}: {why}", self.name),
+        }
     }
 
     /// Where memory was in the past hour; `None` if the node does not record that.

@@ -52,10 +52,9 @@ enum WorstState {
 /// Runs the command.
 ///
 /// # Errors
-/// The configuration cannot be used, or no daemon answers.
+/// The configuration cannot be used.
 pub fn execute(arguments: &StatusArguments) -> anyhow::Result<Exit> {
     let sources = arguments.nodes.sources(&arguments.daemon)?;
-    let is_one = sources.len() == 1;
     let mut worst = WorstState::Well;
     for (index, answered) in query_all(sources, false).into_iter().enumerate() {
         if index > 0 && !arguments.daemon.json {
@@ -63,9 +62,8 @@ pub fn execute(arguments: &StatusArguments) -> anyhow::Result<Exit> {
         }
         let of_node = match answered.picture {
             Ok(picture) => show(&picture, arguments.daemon.json),
-            Err(why) if is_one => anyhow::bail!("{why}"),
             Err(why) => {
-                errln!("umawarden: {}: {why}", answered.name);
+                errln!("umawarden: {why}");
                 WorstState::Silent
             }
         };

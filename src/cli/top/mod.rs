@@ -67,19 +67,18 @@ const COLUMNS: usize = 80;
 /// Runs the command.
 ///
 /// # Errors
-/// The configuration cannot be used, no daemon answers, or the terminal cannot be used.
+/// The configuration or the terminal cannot be used.
 pub fn execute(arguments: &TopArguments) -> anyhow::Result<Exit> {
     let sources = arguments.nodes.sources(&arguments.daemon)?;
     let is_for_people = output::is_terminal() && io::stdin().is_terminal() && !output::is_dumb();
     if arguments.once || arguments.daemon.json || !is_for_people {
-        return once(sources, arguments.daemon.json);
+        return Ok(once(sources, arguments.daemon.json));
     }
     watching::run(sources)
 }
 
 /// Prints a picture of each node.
-fn once(sources: Vec<NodeSource>, as_json: bool) -> anyhow::Result<Exit> {
-    let is_one = sources.len() == 1;
+fn once(sources: Vec<NodeSource>, as_json: bool) -> Exit {
     let mut exit = Exit::Fine;
     for (index, answered) in query_all(sources, !as_json).into_iter().enumerate() {
         match answered.picture {
@@ -90,14 +89,13 @@ fn once(sources: Vec<NodeSource>, as_json: bool) -> anyhow::Result<Exit> {
                 }
                 print(&FrameView { memory: answered.memory.as_ref(), ..FrameView::of(&picture) });
             }
-            Err(why) if is_one => anyhow::bail!("{why}"),
             Err(why) => {
-                errln!("umawarden: {}: {why}", answered.name);
+                errln!("umawarden: {why}");
                 exit = Exit::Unusable;
             }
         }
     }
-    Ok(exit)
+    exit
 }
 
 /// Prints a picture on standard output: one screen of the terminal, or else all of it.

@@ -48,6 +48,7 @@ fn top_and_status_show_a_node_behind_tls_by_the_access_of_the_cluster() {
             let (code, text) = shown(&access);
             assert_eq!(code, Some(2), "{command:?} {access}: {text}");
             assert!(text.contains(why), "{command:?} {access}: {text}");
+            assert!(text.contains(&format!("umawarden: {}: ", daemon.address())), "{text}");
         }
     }
 }
