@@ -1,7 +1,7 @@
 //! `umawarden config`: checks the files of the daemon.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ use crate::cli::output::{errln, outln};
 use crate::clients::files;
 use crate::config::flags::RunFlags;
 use crate::config::mistake::Mistakes;
-use crate::config::reader::{LoadError, LoadedConfig, check_paths, environment, load};
+use crate::config::reader::{LoadError, LoadedConfig, check_paths, config_file, environment, load};
 use crate::config::settings::Settings;
 use crate::daemon::{access_files, collector};
 use crate::model::{DeclaredRestart, RestartMatch, counted, mode_text, off_text};
@@ -71,6 +71,14 @@ pub fn execute(arguments: &ConfigArguments) -> anyhow::Result<Exit> {
     })
 }
 
+/// What was read without a mistake.
+struct CheckedConfig {
+    loaded: LoadedConfig,
+    access: AccessSummary,
+    /// The configuration file, if there is one.
+    file: Option<PathBuf>,
+}
+
 /// A mistake.
 struct ConfigProblem {
     text: String,
@@ -100,20 +108,24 @@ impl From<AccessError> for ConfigProblem {
     }
 }
 
-fn check(flags: &RunFlags) -> Result<(LoadedConfig, AccessSummary), ConfigProblem> {
-    let mut loaded = load(flags, &environment())?;
+fn check(flags: &RunFlags) -> Result<CheckedConfig, ConfigProblem> {
+    let environment = environment();
+    let mut loaded = load(flags, &environment)?;
     check_paths(&loaded.settings.path)?;
     loaded.remarks.extend(off_text(&loaded.rules.shipped_off));
     loaded.remarks.extend(of_other_servers(&loaded.settings));
     loaded.remarks.extend(of_users(&loaded.settings, Path::new(USER_FOLDERS)));
-    let checked = access::check(&access_files(&loaded.settings), Timestamp::now())?;
-    Ok((loaded, checked))
+    let access = access::check(&access_files(&loaded.settings), Timestamp::now())?;
+    let file = config_file(flags, &environment).map(Path::to_owned);
+    Ok(CheckedConfig { loaded, access, file })
 }
 
 /// The remarks of a check with these flags; the error is the text of its mistakes.
 pub(super) fn remarks_of(flags: &RunFlags) -> Result<Vec<String>, String> {
     match check(flags) {
-        Ok((loaded, access)) => Ok(loaded.remarks.into_iter().chain(access.remarks).collect()),
+        Ok(CheckedConfig { loaded, access, .. }) => {
+            Ok(loaded.remarks.into_iter().chain(access.remarks).collect())
+        }
         Err(wrong) => Err(wrong.text),
     }
 }
@@ -165,8 +177,8 @@ fn rules(loaded: &LoadedConfig) -> usize {
     loaded.rules.groups.iter().map(|group| group.rules.len()).sum()
 }
 
-fn print(checked: &Result<(LoadedConfig, AccessSummary), ConfigProblem>) {
-    let (loaded, access) = match checked {
+fn print(checked: &Result<CheckedConfig, ConfigProblem>) {
+    let CheckedConfig { loaded, access, file } = match checked {
         Ok(checked) => checked,
         Err(wrong) => {
             errln!("umawarden: {}", wrong.text.trim_end());
@@ -175,12 +187,16 @@ fn print(checked: &Result<(LoadedConfig, AccessSummary), ConfigProblem>) {
     };
     let mode = mode_text(loaded.settings.mode, &loaded.rules.guard_rails.enforced);
     outln!("fine: {}, mode {mode}", counted(rules(loaded) as u64, "rule"));
+    match file {
+        Some(file) => outln!("read {}", file.display()),
+        None => outln!("no configuration file was read: give it with --config.file"),
+    }
     match access.certificate_expires {
         Some(expires) => outln!("TLS, with a certificate that is good until {expires}"),
         None => outln!("no TLS"),
     }
     let entries = match access.entries {
-        0 => "no role beyond read".to_owned(),
+        0 => "no tokens: over the network people can read, and give no orders".to_owned(),
         entries => format!("{} in the tokens file", counted_entries(entries)),
     };
     outln!("{}, {entries}", counted(access.users as u64, "user"));
@@ -193,10 +209,11 @@ fn counted_entries(entries: usize) -> String {
     if entries == 1 { "1 entry".to_owned() } else { format!("{entries} entries") }
 }
 
-fn as_json(checked: &Result<(LoadedConfig, AccessSummary), ConfigProblem>) -> Value {
+fn as_json(checked: &Result<CheckedConfig, ConfigProblem>) -> Value {
     match checked {
-        Ok((loaded, access)) => json!({
+        Ok(CheckedConfig { loaded, access, file }) => json!({
             "fine": true,
+            "config_file": file.as_ref().map(|file| file.display().to_string()),
             "rules": rules(loaded),
             "mode": loaded.settings.mode.name(),
             "enforce": loaded.rules.guard_rails.enforced,

@@ -66,6 +66,7 @@ fn a_user_under_restarts_who_is_unknown_or_has_no_systemd_is_a_remark() {
     let output = program.args(["config", "check", "--config.file"]).arg(&file).output().unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{printed}");
+    assert!(printed.contains(&format!("\nread {}\n", file.display())), "{printed}");
     for remark in [
         "mind: restarts: unit a.service of no-such-user: there is no user no-such-user here\n",
         "mind: restarts: unit b.service of 4000000: user 4000000 has no systemd now: log in as \

@@ -135,9 +135,14 @@ pub fn load_under(settings: Settings) -> Result<LoadedConfig, LoadError> {
     Ok(LoadedConfig { settings, rules, texts, remarks })
 }
 
+/// The configuration file that is read: that of the flags, else that of the package.
+pub fn config_file<'a>(flags: &'a RunFlags, environment: &'a Environment) -> Option<&'a Path> {
+    flags.load.config_file.as_deref().or(environment.config_file.as_deref())
+}
+
 /// The settings alone.
 pub fn load_settings(flags: &RunFlags, environment: &Environment) -> Result<Settings, LoadError> {
-    let Some(path) = flags.load.config_file.as_ref().or(environment.config_file.as_ref()) else {
+    let Some(path) = config_file(flags, environment) else {
         return Ok(Settings::merge(flags, FileSettings::default(), Path::new(""), environment));
     };
     let source = read_text(path).map_err(|error| LoadError::Unreadable(vec![error]))?;
