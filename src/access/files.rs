@@ -74,7 +74,10 @@ fn read(path: &Path) -> io::Result<FileContent> {
     let file = File::from(open(path, flags, Mode::empty())?);
     let found = file.metadata()?;
     if !found.is_file() {
-        return Err(io::Error::other("not a regular file"));
+        let is_folder = found.is_dir();
+        let what =
+            if is_folder { "it is a folder; a file is needed" } else { "not a regular file" };
+        return Err(io::Error::other(what));
     }
     let mut bytes = Vec::new();
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;

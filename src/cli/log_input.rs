@@ -34,12 +34,16 @@ const WRITER_POLL: Duration = Duration::from_millis(50);
 /// Opens a log: a file, a pipe with a writer, or standard input.
 ///
 /// # Errors
-/// It cannot be opened, is a device, or is a FIFO without a writer.
+/// It cannot be opened, is a folder or a device, or is a FIFO without a writer.
 pub(super) fn open_log(path: &Path) -> io::Result<impl Read + use<>> {
     let kind = fs::metadata(path)?.file_type();
     let is_input = ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"].map(Path::new).contains(&path);
     if (kind.is_char_device() || kind.is_block_device()) && !is_input {
         let text = "a device: save its content, for example with `dmesg > FILE`";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    if kind.is_dir() {
+        let text = "a folder: name a file in it; `journalctl -k -D FOLDER` reads a journal's";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     let flags = if kind.is_fifo() { OFlags::NONBLOCK } else { OFlags::empty() };

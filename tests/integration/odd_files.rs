@@ -44,7 +44,7 @@ fn printed(output: &Output) -> String {
 fn fifos_and_folders_are_refused_by_name_without_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    for name in ["journal", "wal", "recording"] {
+    for name in ["journal", "wal", "recording", "empty"] {
         fs::create_dir(path(name)).unwrap();
     }
     make_fifo(Path::new(&path("fifo")));
@@ -56,7 +56,9 @@ fn fifos_and_folders_are_refused_by_name_without_waiting() {
     let (fifo, socket) = (path("fifo"), path("socket"));
     let journal = format!("--storage.path={}", path("journal"));
     let wal = format!("--storage.path={}", path("wal"));
-    let recording = path("recording");
+    let (recording, empty) = (path("recording"), path("empty"));
+    fs::write(path("file"), "").unwrap();
+    let in_file = format!("--storage.path={}", path("file"));
     let (as_config, as_rules) = (format!("--config.file={fifo}"), format!("--rules={fifo}"));
     let cases: &[(&[&str], &str, i32)] = &[
         (&["history", &journal], "journal.sqlite3: it is a FIFO", 2),
@@ -70,6 +72,12 @@ fn fifos_and_folders_are_refused_by_name_without_waiting() {
         (&["replay", &socket], "socket", 2),
         (&["replay", "/dev/zero"], "/dev/zero: a device", 2),
         (&["replay", &recording], "has no recording", 2),
+        (&["replay", &empty], "has no recording", 2),
+        (&["explain", "Any", "--recording", &empty], "has no recording", 2),
+        (&["dmesg", &empty], "a folder: name a file in it", 2),
+        (&["config", "check", "--web.config.file", &empty], "it is a folder", 2),
+        (&["config", "check", "--web.tokens.file", &empty], "it is a folder", 2),
+        (&["history", &in_file], "there is no journal at ", 2),
         (&["dmesg", &fifo], "fifo: a FIFO", 2),
         (&["dmesg", &socket], "socket", 2),
         (&["dmesg", "/dev/zero"], "/dev/zero: a device", 2),

@@ -73,9 +73,8 @@ pub(super) fn of_file(
     let name = path.display().to_string();
     let meta = fs::metadata(path).with_context(|| format!("cannot read {name}"))?;
     let files = if meta.is_dir() { segment_files(path) } else { vec![path.to_owned()] };
-    refuse_irregular(files.first().map_or(path, PathBuf::as_path))
-        .with_context(|| format!("cannot read {name}"))?;
-    anyhow::ensure!(!files.is_empty(), "{name} has no recording (*.umarec)");
+    let Some(first) = files.first() else { anyhow::bail!("{name} has no recording (*.umarec)") };
+    refuse_irregular(first).with_context(|| format!("cannot read {name}"))?;
     let pieces = pieces(&files);
     anyhow::ensure!(!pieces.is_empty(), "{name} is not a recording that this build can read");
     let Some(chain) = chain(&pieces, at) else {

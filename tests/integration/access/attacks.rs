@@ -258,7 +258,7 @@ fn files_replaced_by_other_types_are_reported_and_change_nothing() {
         let path = files.path(name);
         let kept = fs::read_to_string(&path).unwrap();
         let made: [(&str, &dyn Fn()); 5] = [
-            ("not a regular file", &|| fs::create_dir(&path).unwrap()),
+            ("it is a folder", &|| fs::create_dir(&path).unwrap()),
             ("not a regular file", &|| {
                 assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
             }),

@@ -1,6 +1,7 @@
 //! Reads the journal, with or without a daemon that writes it.
 
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -181,7 +182,7 @@ impl JournalReader {
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
         let path = std::path::absolute(dir.join(FILE_NAME)).unwrap_or_else(|_| dir.join(FILE_NAME));
         if let Err(error) = path.metadata()
-            && error.kind() == std::io::ErrorKind::NotFound
+            && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
         {
             return Err(ReadError::Missing(path));
         }
