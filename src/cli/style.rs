@@ -149,6 +149,18 @@ fn aligned(text: &str) -> usize {
     column.filter(|column| *column <= WIDEST_HEAD).unwrap_or((own + INDENT).min(WIDEST_HEAD))
 }
 
+/// Names that are printed although not all are wanted.
+const MOST_NAMED: usize = 4;
+
+/// A heading with names below it; many names are only counted, unless all are wanted (`--all`).
+pub(super) fn headed(heading: &str, names: &[String], is_all: bool) -> String {
+    if names.len() > MOST_NAMED && !is_all {
+        return fitted(&format!("{heading}: {}, which --all names", names.len())) + "\n";
+    }
+    let names = names.iter().map(|name| format!("  {}\n", printable(name)));
+    names.fold(fitted(&format!("{heading}:")) + "\n", |text, name| text + &name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,5 +195,13 @@ mod tests {
     #[test]
     fn a_name_cannot_change_colours() {
         assert_eq!(StyledRow::new(Tone::Good, "a\x1b[31m", "").shown(PIPE), "a\\u{1b}[31m");
+    }
+
+    #[test]
+    fn many_names_are_counted_unless_all_are_wanted() {
+        let names: Vec<String> = (1..=5).map(|number| format!("r{number}")).collect();
+        assert_eq!(headed("never", &names[..2], false), "never:\n  r1\n  r2\n");
+        assert_eq!(headed("never", &names, false), "never: 5, which --all names\n");
+        assert!(headed("never", &names, true).ends_with("\n  r4\n  r5\n"));
     }
 }

@@ -106,6 +106,14 @@ fn the_report_counts_only_the_selected_entries() {
     let given = ["--since", SINCE, "--rules", rules.to_str().unwrap()];
     let lines = self::lines(&node, &given);
     assert_eq!(lines[0]["rules"], "given");
+    let six = ["R1", "R2", "R3", "R4", "R5", "R6"]
+        .map(|name| format!("  - {{alert: {name}, expr: uma_memory_free_bytes < 1}}\n"))
+        .concat();
+    std::fs::write(&rules, format!("groups:\n- name: mine\n  rules:\n{six}")).unwrap();
+    let (_, text) = report(node.storage.path(), &given);
+    assert!(text.contains("\nnever fired: 6, which --all names\n"), "{text}");
+    let (_, text) = report(node.storage.path(), &[&given[..], &["--all"]].concat());
+    assert!(text.contains("\nnever fired:\n  mine/R1\n"), "{text}");
     assert_eq!(lines.len(), 3, "only those that did something: {lines:?}");
     assert_eq!(rule(&lines, "memory/Low")["is_loaded"], false);
     let (code, text) = report(Path::new("/nowhere"), &[]);

@@ -66,6 +66,10 @@ pub struct PromoteArguments {
     #[arg(long = "rules", value_name = "PATH")]
     rule_files: Vec<PathBuf>,
 
+    /// Name all rules and grades of which not enough was seen, however many.
+    #[arg(long)]
+    all: bool,
+
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
@@ -157,6 +161,7 @@ pub fn execute(arguments: &PromoteArguments) -> anyhow::Result<Exit> {
         assessed: &assessed,
         plan: &plan,
         remarks: &remarks,
+        is_all: arguments.all,
     };
     let mut out = output::stdout();
     let printed = if arguments.json { shown.json(&mut out) } else { shown.text(&mut out) };

@@ -11,7 +11,7 @@ use super::plan::{PromotionPlan, PromotionRequest};
 use super::readiness::{EpisodeResult, EpisodeReview, PromotionReadiness};
 use super::write::WriteResult;
 use crate::cli::output::{errln, outln};
-use crate::cli::style::fitted;
+use crate::cli::style::{fitted, headed};
 use crate::model::{bytes_text, printable};
 use crate::policy::restarts::GROUP;
 
@@ -27,6 +27,8 @@ pub(super) struct PromotionView<'s> {
     pub(super) assessed: &'s [Assessed],
     pub(super) plan: &'s PromotionPlan,
     pub(super) remarks: &'s [String],
+    /// Whether all rules are named, however many.
+    pub(super) is_all: bool,
 }
 
 impl PromotionView<'_> {
@@ -46,9 +48,9 @@ impl PromotionView<'_> {
         }
         let enforced =
             busy.iter().filter(|one| one.readiness == PromotionReadiness::Enforced).copied();
-        list("enforced already", enforced, |one| format!("acted {} times", one.acted), out)?;
+        self.list("enforced already", enforced, |one| format!("acted {} times", one.acted), out)?;
         let quiet = self.assessed.iter().filter(is_quiet);
-        list("not enough seen", quiet, |one| one.why.clone(), out)?;
+        self.list("not enough seen", quiet, |one| one.why.clone(), out)?;
         self.conclusion(out)
     }
 
@@ -79,6 +81,25 @@ impl PromotionView<'_> {
         }
         if let more @ 1.. = one.reviews.len().saturating_sub(MOST_SHOWN) {
             writeln!(out, "  and {more} before")?;
+        }
+        Ok(())
+    }
+
+    /// Prints rules and grades, by what is to be said of them.
+    fn list<'a>(
+        &self,
+        what: &str,
+        all: impl Iterator<Item = &'a Assessed>,
+        about: impl Fn(&Assessed) -> String,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let mut by_text: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for one in all {
+            let (rule, grade) = &one.pair;
+            by_text.entry(about(one)).or_default().push(format!("{rule} {grade}"));
+        }
+        for (text, names) in by_text {
+            write!(out, "\n{}", headed(&format!("{what}, {text}"), &names, self.is_all))?;
         }
         Ok(())
     }
@@ -144,27 +165,6 @@ impl PromotionView<'_> {
         }
         Ok(())
     }
-}
-
-/// Prints rules and grades, by what is to be said of them.
-fn list<'a>(
-    what: &str,
-    all: impl Iterator<Item = &'a Assessed>,
-    about: impl Fn(&Assessed) -> String,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let mut by_text: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for one in all {
-        let (rule, grade) = &one.pair;
-        by_text.entry(about(one)).or_default().push(format!("{rule} {grade}"));
-    }
-    for (text, names) in by_text {
-        writeln!(out, "\n{}", fitted(&format!("{what}, {text}:")))?;
-        for name in names {
-            writeln!(out, "  {}", printable(&name))?;
-        }
-    }
-    Ok(())
 }
 
 fn line(review: &EpisodeReview) -> String {

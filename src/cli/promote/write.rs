@@ -90,8 +90,8 @@ fn snippet(file: &Path, plan: &PromotionPlan, why: String) -> anyhow::Result<Wri
     Ok(WriteResult::Snippet { path, file: file.to_owned(), text, why })
 }
 
-/// Lines that differ, with their numbers in the old or the new text: `-12: …`, `+13: …`. Both
-/// texts are equal but for lines that were added or changed.
+/// Lines that differ and are not empty, with their numbers in the old or the new text: `-12: …`,
+/// `+13: …`. Both texts are equal but for lines that were added or changed.
 fn diff(old: &str, new: &str) -> Vec<String> {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let (mut a, mut b) = (0, 0);
@@ -119,6 +119,8 @@ fn diff(old: &str, new: &str) -> Vec<String> {
             (None, None) => break,
         }
     }
+    let has_text = |line: &String| line.split_once(": ").is_some_and(|(_, text)| !text.is_empty());
+    found.retain(has_text);
     found
 }
 
@@ -171,7 +173,6 @@ mod tests {
             [
                 "-2: enforce: [notice]   # at first",
                 "+2: enforce: [notice, drop]   # at first",
-                "+4: ",
                 "+5: rules:",
                 "+6:   memory/PageCacheEatsReserve: {mode: enforce}",
             ]

@@ -16,11 +16,11 @@ use crate::cli::explain::rules_recorded_last;
 use crate::cli::history::{no_journal, past};
 use crate::cli::output;
 use crate::cli::storage::{StorageArguments, may_be_read};
-use crate::cli::style::{fitted, is_too_wide};
+use crate::cli::style::{fitted, headed, is_too_wide};
 use crate::config::reader::load_rules;
 use crate::config::settings::{RuleSource, limits};
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
-use crate::model::{EventKind, Mode, ProgramEvent, RuleId, printable};
+use crate::model::{EventKind, Mode, ProgramEvent, RuleId};
 use crate::policy::restarts;
 use crate::policy::rule::RuleSet;
 use tally::RuleTally;
@@ -43,6 +43,10 @@ pub struct ReportArguments {
     /// [default: the last recorded rules, else the shipped ones].
     #[arg(long, value_name = "PATH")]
     rules: Vec<PathBuf>,
+
+    /// Name all rules that never fired, however many.
+    #[arg(long)]
+    all: bool,
 
     /// One JSON object a line.
     #[arg(long)]
@@ -79,7 +83,8 @@ pub(super) fn execute(arguments: &ReportArguments) -> anyhow::Result<Exit> {
         report.remarks.push(remark.to_owned());
     }
     let mut out = output::stdout();
-    let written = if arguments.json { report.json(&mut out) } else { report.text(&mut out) };
+    let written =
+        if arguments.json { report.json(&mut out) } else { report.text(arguments.all, &mut out) };
     written.and_then(|()| out.flush())?;
     Ok(Exit::Fine)
 }
@@ -201,10 +206,10 @@ impl RulesReport {
         sorted
     }
 
-    fn text(&self, out: &mut impl Write) -> io::Result<()> {
+    fn text(&self, is_all: bool, out: &mut impl Write) -> io::Result<()> {
         let (mut quiet, mut busy) = (Vec::new(), Vec::new());
         for (rule, tally) in self.sorted() {
-            if tally.is_quiet() { quiet.push(rule) } else { busy.push((rule, tally)) }
+            if tally.is_quiet() { quiet.push(rule.to_string()) } else { busy.push((rule, tally)) }
         }
         let (since, until) = (self.since, self.until);
         writeln!(out, "From {since:.0} to {until:.0}, rules {}.", self.origin)?;
@@ -229,10 +234,7 @@ impl RulesReport {
             }
         }
         if !quiet.is_empty() {
-            writeln!(out, "\nnever fired:")?;
-            for rule in quiet {
-                writeln!(out, "  {}", printable(&rule.to_string()))?;
-            }
+            write!(out, "\n{}", headed("never fired", &quiet, is_all))?;
         }
         Ok(())
     }
