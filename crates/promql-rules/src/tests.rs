@@ -524,6 +524,10 @@ fn parts_have_their_written_text_and_the_unit_bytes() {
             ("uma_a_bytes[1m]", true),
         ]
     );
+    let text = "uma_a_bytes + 60 * deriv(uma_a_bytes[1m]) < 3";
+    let traced_sum = parse(text).expect(text).trace(text, &store, NOW, false);
+    let slope = &traced_sum.parts[0].parts[1];
+    assert_eq!((slope.is_bytes, slope.parts[0].is_bytes), (true, false), "{slope:?}");
     let unknown = |part: &Traced| matches!(part.value, TracedValue::Unknown(_));
     assert!(unknown(&traced) && unknown(&traced.parts[1]) && !unknown(&traced.parts[0]));
 }

@@ -193,6 +193,7 @@ impl Tracer<'_> {
             if !part.is_decided(need) && (is_decided || !traced.value.shares_reason(&part.value)) {
                 part.leave_out(what_decides(traced.relation, index));
             }
+            part.is_bytes |= traced.is_bytes && has_unit_of_operands(node);
             traced.parts.push(part);
         }
         traced
@@ -270,6 +271,12 @@ fn relation(node: &Node) -> Relation {
         },
         _ => Relation::Other,
     }
+}
+
+/// Whether both operands have the unit of the result: `a_bytes + 60 * deriv(a_bytes[1m])`.
+fn has_unit_of_operands(node: &Node) -> bool {
+    let Kind::Binary(binary) = &node.kind else { return false };
+    matches!(binary.op, BinaryOp::Add | BinaryOp::Subtract) || binary.op.is_comparison()
 }
 
 /// Whether a part's numbers are bytes, by names and operators.

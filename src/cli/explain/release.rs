@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
 use crate::model::{
-    EventKind, ProgramEvent, Release, ReleaseEnd, ReleaseMemory, bytes_text, measured_seconds_text,
-    printable,
+    EventKind, ProgramEvent, Release, ReleaseEnd, ReleaseMemory, ReleasePoint, bytes_text,
+    measured_seconds_text, printable,
 };
 
 /// Releases that are printed.
@@ -90,16 +90,25 @@ fn text(one: &JournalledRelease, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{} (pid {pid}), reported at {at:.3}", printable(engine))?;
     writeln!(out, "  {}", summary(release))?;
     writeln!(out, "  {:<22} {:>10} {:>12}", "", "owned", "outstanding")?;
-    for (kind, owned, outstanding) in kinds(&release.owned, &release.outstanding) {
+    let (known, unknown): (Vec<ReleaseKind>, Vec<ReleaseKind>) =
+        kinds(&release.owned, &release.outstanding)
+            .into_iter()
+            .partition(|(_, owned, outstanding)| owned.is_some() || outstanding.is_some());
+    for (kind, owned, outstanding) in known {
         writeln!(out, "  {kind:<22} {:>10} {:>12}", amount(owned), amount(outstanding))?;
+    }
+    if !unknown.is_empty() {
+        let unknown: Vec<&str> = unknown.iter().map(|(kind, ..)| *kind).collect();
+        writeln!(out, "  unknown: {}", unknown.join(", "))?;
     }
     for orphan in &release.orphans {
         writeln!(out, "  left behind: {}", printable(&orphan.to_string()))?;
     }
-    if !release.curve.is_empty() {
+    let known = |point: &&ReleasePoint| point.outstanding.to_return().is_some();
+    if release.curve.iter().any(|point| known(&point)) {
         writeln!(out, "  {:>10} {:>14} {:>10}", "after", "outstanding", "free")?;
     }
-    for point in &release.curve {
+    for point in release.curve.iter().filter(known) {
         let outstanding = amount(point.outstanding.to_return());
         let after = measured_seconds_text(point.seconds);
         writeln!(out, "  {after:>10} {outstanding:>14} {:>10}", amount(point.free))?;

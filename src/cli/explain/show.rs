@@ -208,6 +208,9 @@ fn range_text(range: &TracedRange, shown: &impl Fn(f64) -> String) -> String {
     match range.count {
         0 => format!("no samples{labels}"),
         1 => format!("1 sample, {}{labels}", shown(range.last)),
+        count if same(range.least, range.greatest) => {
+            format!("{count} samples, all {}{labels}", shown(range.last))
+        }
         count => format!(
             "{count} samples from {} to {}, least {}, greatest {}{labels}",
             shown(range.first),
@@ -218,8 +221,20 @@ fn range_text(range: &TracedRange, shown: &impl Fn(f64) -> String) -> String {
     }
 }
 
+/// Whether these are one value, bit for bit.
+fn same(least: f64, greatest: f64) -> bool {
+    least.to_bits() == greatest.to_bits()
+}
+
 fn number_text(number: f64, is_bytes: bool) -> String {
-    if is_bytes && number.is_finite() { measured_bytes_text(number) } else { number.to_string() }
+    if is_bytes && number.is_finite() {
+        return measured_bytes_text(number);
+    }
+    // More digits of a computed number than these are noise.
+    if number.abs() >= 1.0 && number.is_finite() {
+        return format!("{number:.3}").trim_end_matches('0').trim_end_matches('.').to_owned();
+    }
+    number.to_string()
 }
 
 fn braces(labels: &Labels) -> String {
@@ -283,4 +298,36 @@ pub(super) fn json(report: &RuleReport, out: &mut impl Write) -> io::Result<()> 
     });
     serde_json::to_writer(&mut *out, &object)?;
     writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_few_digits_and_a_value_that_stays_is_named_once() {
+        for (number, text) in [
+            (0.0, "0"),
+            (120.0, "120"),
+            (-12.000_000_4, "-12"),
+            (2.0 / 3.0, "0.6666666666666666"),
+            (7.0 / 3.0, "2.333"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(number_text(number, false), text);
+        }
+        let shown = |number: f64| number_text(number, false);
+        let (first, last) = (0.0, 0.0);
+        let mut range = TracedRange {
+            labels: Labels::default(),
+            count: 9,
+            first,
+            last,
+            least: 0.0,
+            greatest: 0.0,
+        };
+        assert_eq!(range_text(&range, &shown), "9 samples, all 0");
+        range.greatest = 2.0;
+        assert_eq!(range_text(&range, &shown), "9 samples from 0 to 0, least 0, greatest 2");
+    }
 }
