@@ -1,6 +1,7 @@
 //! Prints the result of a query.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
@@ -22,6 +23,9 @@ const MOST_SERIES: usize = 100;
 
 /// The most samples of one series that are printed for people; the newest ones.
 const MOST_SAMPLES: usize = 100;
+
+/// Units for values that lie close to each other.
+const UNITS: [(f64, &str); 2] = [(1_048_576.0, "MiB"), (1024.0, "KiB")];
 
 /// What text is printed on.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +107,9 @@ impl QueryView {
             return printable(text).into_owned();
         }
         let shown = self.series.get(..MOST_SERIES).unwrap_or(&self.series);
-        let mut out = match (shown, times.since.filter(|_| self.is_range)) {
+        let since = times.since.filter(|_| self.is_range);
+        let begins = since.and_then(|since| begins_later(shown, since, times.step));
+        let mut out = match (shown, begins.or(since)) {
             ([], _) => "nothing: no series has a value that the expression selects".to_owned(),
             ([only], Some(since)) => only.plot(canvas, since, times),
             (many, Some(since)) => lines(many, canvas, since, times),
@@ -112,6 +118,10 @@ impl QueryView {
             }
             (many, None) => table(many),
         };
+        if let Some(begins) = begins {
+            // Writing to a string does not fail.
+            let _ = write!(out, "\nthe values begin at {begins:.0}");
+        }
         let left = self.series.len() - shown.len();
         if left > 0 {
             // Writing to a string does not fail.
@@ -119,6 +129,15 @@ impl QueryView {
         }
         out
     }
+}
+
+/// The time of the first value, if it is more than a step after the requested one: most of a plot
+/// would be empty.
+fn begins_later(series: &[ShownSeries], since: Timestamp, step: Duration) -> Option<Timestamp> {
+    let first =
+        series.iter().filter_map(|one| Some(one.points.first()?.0)).min_by(f64::total_cmp)?;
+    let is_later = first - seconds(since) > step.as_secs_f64();
+    is_later.then(|| time(first)).flatten()
 }
 
 /// A line for each series, and its bounds. The same column is the same time in all of them.
@@ -200,6 +219,17 @@ impl ShownSeries {
         }
     }
 
+    /// For the axis of a plot: in a unit in which the least and the greatest value differ.
+    fn axis_texts(&self, values: [f64; 3]) -> [String; 3] {
+        let (least, greatest) = self.bounds();
+        let is_apart = self.short_text(least) != self.short_text(greatest);
+        let unit = UNITS.iter().find(|(bytes, _)| (greatest - least) * 10.0 >= *bytes);
+        values.map(|value| match unit.filter(|_| self.is_bytes && !is_apart) {
+            Some((bytes, name)) if value.is_finite() => format!("{:.1} {name}", value / bytes),
+            _ => self.short_text(value),
+        })
+    }
+
     /// Its name, and a line for each sample with its time.
     fn samples(&self) -> String {
         let earlier = self.points.len().saturating_sub(MOST_SAMPLES);
@@ -228,7 +258,7 @@ impl ShownSeries {
 
     fn bounds_text(&self) -> String {
         let (least, greatest) = self.bounds();
-        let [low, high, last] = [least, greatest, self.last()].map(|value| self.short_text(value));
+        let [low, high, last] = self.axis_texts([least, greatest, self.last()]);
         format!("{low} to {high}, last {last}")
     }
 
@@ -236,7 +266,7 @@ impl ShownSeries {
     fn plot(&self, canvas: Canvas, since: Timestamp, times: QueryTimes) -> String {
         let (least, greatest) = self.bounds();
         let middle = least / 2.0 + greatest / 2.0;
-        let labels = [greatest, middle, least].map(|value| self.short_text(value));
+        let labels = self.axis_texts([greatest, middle, least]);
         let margin = labels.iter().map(|text| text.chars().count()).max().unwrap_or(0);
         let width = canvas.columns.saturating_sub(margin + 4).max(10);
         let dots = if canvas.is_utf8 { 2 } else { 1 };
@@ -264,9 +294,14 @@ impl ShownSeries {
 
 /// With milliseconds. A time that no clock shows is printed as seconds.
 fn time_text(seconds: f64) -> String {
+    time(seconds).map_or_else(|| seconds.to_string(), |at| format!("{at:.3}"))
+}
+
+/// `None`: no clock shows it.
+fn time(seconds: f64) -> Option<Timestamp> {
     #[expect(clippy::cast_possible_truncation, reason = "it saturates, which is no time")]
     let at = Timestamp::from_millisecond((seconds * 1000.0).round() as i64);
-    at.map_or_else(|_| seconds.to_string(), |at| format!("{at:.3}"))
+    at.ok()
 }
 
 fn seconds(at: Timestamp) -> f64 {

@@ -109,6 +109,25 @@ fn one_series_over_time_is_plotted_with_its_bounds_and_times() {
 }
 
 #[test]
+fn a_plot_begins_with_the_first_value_and_its_bounds_differ() {
+    let values = ["19005415424", "19006415424", "19007415424"];
+    let result = [matrix("uma_a_bytes", &values)];
+    let data = json!({ "resultType": "matrix", "result": result });
+    let shown = QueryView::of(&data).unwrap();
+    let text = shown.text(ASCII, times(Some(-2_500), 1_020, 10));
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[1].starts_with("18126.9 MiB |"), "{text}");
+    assert!(lines[8].starts_with("18125.0 MiB |"), "{text}");
+    assert!(lines[9].trim_start().starts_with("1970-01-01T00:16:40Z"), "{text}");
+    assert_eq!(lines[10], "the values begin at 1970-01-01T00:16:40Z");
+    let result = [matrix("uma_a_bytes", &values), matrix("uma_b", &["1"])];
+    let data = json!({ "resultType": "matrix", "result": result });
+    let text = QueryView::of(&data).unwrap().text(ASCII, times(Some(-2_500), 1_020, 10));
+    assert!(text.contains("  18125.0 MiB to 18126.9 MiB, last 18126.9 MiB\n"), "{text}");
+    assert!(text.ends_with("\nthe values begin at 1970-01-01T00:16:40Z"), "{text}");
+}
+
+#[test]
 fn lines_have_a_place_for_each_value_and_none_for_holes() {
     let values = [Some(0.0), None, Some(7.0), Some(3.5)];
     assert_eq!(line(&values, (0.0, 7.0), true), "▁ █▅");
