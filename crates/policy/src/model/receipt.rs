@@ -241,7 +241,10 @@ impl fmt::Display for LoadReceipt {
         let amount = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), bytes_text);
         match (self.end, self.ready_after_seconds) {
             (LoadEnd::Died, None) => {
-                write!(f, "died before it was ready, with at most {}", amount(self.peak_bytes))?;
+                f.write_str("died before it was ready")?;
+                if let Some(peak) = self.peak_bytes {
+                    write!(f, ", with at most {}", bytes_text(peak))?;
+                }
             }
             (_, seconds) => {
                 let after = rounded_seconds_text(seconds.unwrap_or(0.0));

@@ -232,6 +232,8 @@ fn a_death_before_ready_leaves_what_is_known() {
     assert_eq!((receipt.ready_after_seconds, receipt.need_bytes()), (None, None));
     assert!(near(receipt.peak_bytes, 46.0), "{receipt}");
     assert!(receipt.to_string().starts_with("died before it was ready, with at most 4"));
+    let unknown = LoadReceipt { peak_bytes: None, ..receipt };
+    assert!(unknown.to_string().starts_with("died before it was ready; "), "{unknown}");
 }
 
 #[test]
