@@ -276,7 +276,8 @@ fn engine(engine: &EnginePicture) -> FrameLine {
         EnginePhase::Stopping => Tone::Warn,
         EnginePhase::Gone => Tone::Faint,
     };
-    let memory = memory_bytes.map_or("?".to_owned(), bytes_text);
+    let unknown = if *phase == EnginePhase::Gone { "" } else { "?" };
+    let memory = memory_bytes.map_or(unknown.to_owned(), bytes_text);
     let line = FrameLine::of(Tone::Plain, &format!("  {name:<20} "));
     let line = line.with(tone, &format!("{:<9}", phase.name()));
     let mut line = line.with(Tone::Plain, &format!("{memory:>10}"));

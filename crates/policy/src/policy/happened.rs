@@ -8,9 +8,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::Step;
 use crate::model::{
     AlertChange, AlertState, Decision, DecisionRecord, Event, EventKind, HoldReason, KernelEvent,
-    MOST_HAPPENED, MOST_PAST_HAPPENED, MemoryState, Mode, Moment, Outcome, OutcomeResult,
-    ProgramEvent, ReceivedTurn, RecentEvent, RecentEventKind, RecentEventLevel, Target,
-    printable_beginning,
+    LeaseChange, LeaseEnd, MOST_HAPPENED, MOST_PAST_HAPPENED, MemoryState, Mode, Moment, Outcome,
+    OutcomeResult, ProgramEvent, ReceivedTurn, RecentEvent, RecentEventKind, RecentEventLevel,
+    Target, printable_beginning,
 };
 
 /// Longer texts are cut. Names in them may be hostile.
@@ -182,6 +182,11 @@ fn level_of_program(event: &ProgramEvent) -> Option<RecentEventLevel> {
             return None;
         }
         ProgramEvent::UnaccountedBaseline { .. } => return None,
+        // The phases and the end of its engine say the same.
+        ProgramEvent::Lease {
+            change: LeaseChange::Ended(LeaseEnd::Ready | LeaseEnd::Taken | LeaseEnd::ProcessEnded),
+            ..
+        } => return None,
         ProgramEvent::UncleanBoot { .. } | ProgramEvent::EngineRankLost { .. } => {
             RecentEventLevel::Critical
         }
@@ -310,6 +315,21 @@ mod tests {
         assert!(hostile.text.starts_with("<b>\\u{1b}[31m\\nx"), "{}", hostile.text);
         assert_eq!(hostile.text.chars().last(), Some('…'));
         assert!(hostile.text.chars().count() < MOST_CHARS + 20);
+    }
+
+    #[test]
+    fn of_leases_only_what_no_engine_shows_is_an_entry() {
+        let now = Moment { uptime: std::time::Duration::ZERO, utc: at(0) };
+        let is_shown = |change| {
+            let (who, id) = ("chat".into(), "1".into());
+            let kind = ProgramEvent::Lease { who, id, need_bytes: 1, by: None, change };
+            of_event(&Event { kind: kind.into(), utc: None, seq: None }, now).is_some()
+        };
+        assert!(is_shown(LeaseChange::Granted));
+        assert!(is_shown(LeaseChange::Ended(LeaseEnd::Expired)));
+        assert!(is_shown(LeaseChange::Ended(LeaseEnd::Withdrawn)));
+        assert!(!is_shown(LeaseChange::Ended(LeaseEnd::Ready)));
+        assert!(!is_shown(LeaseChange::Ended(LeaseEnd::ProcessEnded)));
     }
 
     #[test]

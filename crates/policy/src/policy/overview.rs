@@ -20,6 +20,9 @@ use crate::model::{
 /// Entries of each list; a longer one is no picture any more.
 const MOST: usize = 64;
 
+/// An engine that is gone is shown for so long; its end stays in what happened.
+const GONE_SHOWN: Duration = Duration::from_secs(60);
+
 /// Reasons that are shown.
 const MOST_REASONS: usize = 12;
 
@@ -71,6 +74,7 @@ pub fn picture(status: &Status, about: &PictureContext<'_>) -> Picture {
         engines: status
             .engines
             .iter()
+            .filter(|engine| !is_long_gone((engine.phase, engine.since.uptime), status.at.uptime))
             .take(MOST)
             .map(|engine| engine_picture(engine, status.at, &engines_memory))
             .collect(),
@@ -159,6 +163,11 @@ fn well(status: &Status, about: &PictureContext<'_>, has_memory: bool) -> NodeHe
         texts.push(format!("and {more} more"));
     }
     NodeHealth { level, reasons: texts, notes: well::notes(&status.rules) }
+}
+
+/// Whether an engine in this phase since then has been gone for long.
+fn is_long_gone((phase, since): (EnginePhase, Duration), now: Duration) -> bool {
+    phase == EnginePhase::Gone && now.saturating_sub(since) > GONE_SHOWN
 }
 
 fn engine_picture(status: &EngineStatus, at: Moment, memory: &[(Arc<str>, u64)]) -> EnginePicture {
@@ -335,5 +344,18 @@ fn silence(silence: &SilenceStatus) -> SilencePicture {
         until: silence.until,
         by: silence.author.clone(),
         why: silence.comment.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_engine_that_is_gone_leaves_the_picture() {
+        let [since, soon, late] = [100, 130, 161].map(Duration::from_secs);
+        assert!(is_long_gone((EnginePhase::Gone, since), late));
+        assert!(!is_long_gone((EnginePhase::Gone, since), soon));
+        assert!(!is_long_gone((EnginePhase::Ready, since), late));
     }
 }
