@@ -11,7 +11,7 @@ use clap::Args;
 use super::Exit;
 use crate::cli::gate::may_have_own_memory;
 use crate::cli::output::outln;
-use crate::doctor::Misfit;
+use crate::doctor::{Misfit, ProfileMisfits};
 use crate::engines::{ENGINES, EngineFacts, ShareOf};
 use crate::model::{Sysctl, bytes_text};
 use crate::tune::{
@@ -19,6 +19,9 @@ use crate::tune::{
 };
 use node::NodeFiles;
 use persist::PersistedSettings;
+
+/// The share of memory that vLLM takes by default.
+const SHARE: f64 = 0.92;
 
 /// Arguments of `umawarden tune`.
 #[derive(Debug, Args)]
@@ -54,7 +57,7 @@ pub struct TuneArguments {
     profile: Option<String>,
 
     /// The share of memory that vLLM is started with.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.92, value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value_t = SHARE, value_parser = share)]
     gpu_memory_utilization: f64,
 
     /// One JSON object instead of a table.
@@ -173,37 +176,47 @@ fn compare<'p>(
         rows.push(SettingRow::new(advice, files.present(advice.name)?, huge_pages));
     }
     let mut warnings = raised(&rows, huge_pages);
-    // Where a GPU has memory of its own, the share is of that.
-    if !may_have_own_memory(files.procfs, files.sysfs) {
-        let sharing = ENGINES.iter().filter(|facts| facts.takes_share_of(ShareOf::AllMemory));
-        let share = arguments.gpu_memory_utilization;
-        warnings.extend(sharing.filter_map(|facts| refused_start(facts, &rows, &memory, share)));
-    }
+    warnings.extend(refused_starts(files, &rows, &memory, arguments.gpu_memory_utilization));
     if arguments.persist || arguments.check {
         warnings.extend(persist::overruled_by(&arguments.file, &rows));
     }
     Ok(ProfileComparison { profile, node, rows, warnings })
 }
 
-/// The settings that differ from the profile for this node, and its name. `None`: no profile is for
-/// this node.
-pub(super) fn misfits(
-    procfs: &Path,
-    sysfs: &Path,
-) -> anyhow::Result<Option<(String, Vec<Misfit>)>> {
+/// The settings that differ from the profile for this node. `None`: no profile is for this node.
+pub(super) fn misfits(procfs: &Path, sysfs: &Path) -> anyhow::Result<Option<ProfileMisfits>> {
     let (profiles, files) = (profiles().map_err(anyhow::Error::msg)?, NodeFiles { procfs, sysfs });
-    let node = files.node()?;
+    let (node, memory) = (files.node()?, files.memory()?);
     let Some(profile) = choose(&profiles, &node) else { return Ok(None) };
-    let huge_pages = files.huge_pages(&files.memory()?);
-    let mut misfits = Vec::new();
+    let huge_pages = files.huge_pages(&memory);
+    let mut rows = Vec::new();
     for advice in &profile.settings {
-        let row = SettingRow::new(advice, files.present(advice.name)?, huge_pages);
-        if let (SettingState::Value(now), Some(wanted), false) = (row.now, row.wanted(), row.fits())
-        {
-            misfits.push(Misfit { name: advice.name, now, wanted });
-        }
+        rows.push(SettingRow::new(advice, files.present(advice.name)?, huge_pages));
     }
-    Ok(Some((profile.name.clone(), misfits)))
+    let misfit = |row: &SettingRow<'_>| match (row.now, row.wanted(), row.fits()) {
+        (SettingState::Value(now), Some(wanted), false) => {
+            Some(Misfit { name: row.advice.name, now, wanted })
+        }
+        _ => None,
+    };
+    let misfits = rows.iter().filter_map(misfit).collect();
+    let costs = refused_starts(&files, &rows, &memory, SHARE);
+    Ok(Some(ProfileMisfits { profile: profile.name.clone(), misfits, costs }))
+}
+
+/// Warnings about engines that these settings prevent from starting.
+fn refused_starts(
+    files: &NodeFiles<'_>,
+    rows: &[SettingRow<'_>],
+    memory: &CurrentMemory,
+    share: f64,
+) -> Vec<String> {
+    // Where a GPU has memory of its own, the share is of that.
+    if may_have_own_memory(files.procfs, files.sysfs) {
+        return Vec::new();
+    }
+    let sharing = ENGINES.iter().filter(|facts| facts.takes_share_of(ShareOf::AllMemory));
+    sharing.filter_map(|facts| refused_start(facts, rows, memory, share)).collect()
 }
 
 /// Values that do not last.

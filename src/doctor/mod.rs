@@ -96,6 +96,17 @@ pub struct Finding {
     pub certainty: Option<advice::AdviceCertainty>,
 }
 
+/// The kernel settings of a node beside those of its profile.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProfileMisfits {
+    /// The profile's name.
+    pub profile: String,
+    /// The settings that differ.
+    pub misfits: Vec<Misfit>,
+    /// Engines that the profile's values would keep from starting now, a sentence each.
+    pub costs: Vec<String>,
+}
+
 /// A kernel setting that differs from the node's profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
@@ -155,8 +166,8 @@ pub struct DoctorFacts {
     pub has_pressure: Fact<bool>,
     /// Events in the kernel log of this boot.
     pub kernel_log: Fact<Vec<Event>>,
-    /// The profile's name, and the settings that differ from it.
-    pub settings: Fact<(String, Vec<Misfit>)>,
+    /// The settings that differ from the node's profile.
+    pub settings: Fact<ProfileMisfits>,
     /// What the rules need and the program cannot do.
     pub lacks: Fact<Vec<UnmetNeed>>,
     /// Rules inside the binary that the configuration leaves out.

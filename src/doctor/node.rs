@@ -1,6 +1,6 @@
 //! The node itself: memory, kernel, driver, settings, permissions.
 
-use super::{DoctorFacts, Finding, Severity, advice, known, lack_of_socket};
+use super::{DoctorFacts, Finding, ProfileMisfits, Severity, advice, known, lack_of_socket};
 use crate::model::{ADD_SHIPPED, EventKind, KernelEvent, Recovery, bytes_text, counted, off_text};
 
 /// The first kernel with cachestat(2).
@@ -48,10 +48,11 @@ fn swap(facts: &DoctorFacts) -> Finding {
 
 fn settings(facts: &DoctorFacts) -> Finding {
     let check = "settings";
-    let (profile, misfits) = match known(check, &facts.settings, "no profile is for this node") {
-        Err(finding) => return *finding,
-        Ok(settings) => settings,
-    };
+    let ProfileMisfits { profile, misfits, costs } =
+        match known(check, &facts.settings, "no profile is for this node") {
+            Err(finding) => return *finding,
+            Ok(settings) => settings,
+        };
     if misfits.is_empty() {
         return Finding::ok(check, format!("the kernel settings match profile {profile}"));
     }
@@ -59,8 +60,13 @@ fn settings(facts: &DoctorFacts) -> Finding {
         misfits.iter().map(|one| format!("{} is {}, not {}", one.name, one.now, one.wanted));
     let named = named.collect::<Vec<_>>().join("; ");
     let text = format!("differ from profile {profile}: {named}");
-    Finding::new(check, Severity::Warning, text)
-        .fix("`umawarden tune` gives the reasons; sudo umawarden tune --apply --persist")
+    let mut fix =
+        "`umawarden tune` gives the reasons; sudo umawarden tune --apply --persist".to_owned();
+    for cost in costs {
+        fix.push_str("; mind: ");
+        fix.push_str(cost);
+    }
+    Finding::new(check, Severity::Warning, text).fix(fix)
 }
 
 fn pressure(facts: &DoctorFacts) -> Finding {

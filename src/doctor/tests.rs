@@ -39,7 +39,7 @@ pub(super) fn well() -> DoctorFacts {
         ),
         has_pressure: Fact::Is(true),
         kernel_log: Fact::Is(Vec::new()),
-        settings: Fact::Is(("gb10".to_owned(), Vec::new())),
+        settings: Fact::Is(ProfileMisfits { profile: "gb10".to_owned(), ..Default::default() }),
         lacks: Fact::Is(Vec::new()),
         rules_off: Fact::Is(Vec::new()),
         has_daemon: Fact::Is(true),
@@ -125,13 +125,26 @@ fn xid(xid: u32, recovery: Option<crate::model::Recovery>) -> KernelEvent {
     }
 }
 
+/// A node on which one setting differs from its profile.
+fn unfit() -> DoctorFacts {
+    let misfits = vec![Misfit { name: Sysctl::MinFreeKbytes, now: 67_584, wanted: 1 << 20 }];
+    let (profile, costs) = ("gb10".to_owned(), vec!["an engine then refuses to start".to_owned()]);
+    DoctorFacts { settings: Fact::Is(ProfileMisfits { profile, misfits, costs }), ..well() }
+}
+
+#[test]
+fn the_fix_of_the_settings_names_what_it_costs() {
+    let all = examine(&unfit());
+    let fix = all.iter().find(|one| one.check == "settings").and_then(|one| one.fix.as_deref());
+    assert!(fix.unwrap().ends_with("--persist; mind: an engine then refuses to start"), "{fix:?}");
+}
+
 #[test]
 fn each_fault_has_a_fix() {
     let event = |kind| Event { kind, utc: None, seq: None };
     let (pci, status) = (Some("0000:a1:00.0".to_owned()), "0x62:0x40:2168".to_owned());
     let failed = KernelEvent::GpuInitFailed { pci, status };
     let lost = KernelEvent::GpuLost { pci: None, gpu: Some(6), sign: GpuLossSign::ResetRequired };
-    let misfit = Misfit { name: Sysctl::MinFreeKbytes, now: 67_584, wanted: 1 << 20 };
     let lack = |is_wanted_now| UnmetNeed {
         what: "action drop_caches".to_owned(),
         remedy: "run as root".to_owned(),
@@ -149,11 +162,7 @@ fn each_fault_has_a_fix() {
     };
     let table = [
         ("swap", Severity::Warning, DoctorFacts { memory: Fact::Is((GIB, 1)), ..well() }),
-        (
-            "settings",
-            Severity::Warning,
-            DoctorFacts { settings: Fact::Is(("gb10".to_owned(), vec![misfit])), ..well() },
-        ),
+        ("settings", Severity::Warning, unfit()),
         ("pressure", Severity::Warning, DoctorFacts { has_pressure: Fact::Is(false), ..well() }),
         ("kernel", Severity::Warning, kernel("6.2.0")),
         ("kernel", Severity::Ok, kernel("6.5.0-14-generic")),

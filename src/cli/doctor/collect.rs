@@ -19,8 +19,8 @@ use crate::config::reader::{environment, load};
 use crate::config::settings::SystemPaths;
 use crate::daemon::missing;
 use crate::doctor::{
-    AdviceTable, ContainerFacts, DoctorFacts, EngineFacts, Fact, MOST_SCRIPT_BYTES, UnitFacts,
-    UnmetNeed, dgx_release, unit,
+    AdviceTable, ContainerFacts, DoctorFacts, EngineFacts, Fact, MOST_SCRIPT_BYTES, ProfileMisfits,
+    UnitFacts, UnmetNeed, dgx_release, unit,
 };
 use crate::files::open_regular;
 use crate::parse::proc::meminfo::{Meminfo, MeminfoField};
@@ -231,7 +231,7 @@ fn line_or_absent(path: &Path) -> Fact<String> {
     }
 }
 
-fn settings(procfs: &Path, sysfs: &Path) -> Fact<(String, Vec<crate::doctor::Misfit>)> {
+fn settings(procfs: &Path, sysfs: &Path) -> Fact<ProfileMisfits> {
     match misfits(procfs, sysfs) {
         Ok(Some(found)) => Fact::Is(found),
         Ok(None) => Fact::Absent,
