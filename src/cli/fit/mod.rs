@@ -8,7 +8,7 @@ mod show;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::Exit;
 use super::gate::{NodeArguments, Pools, pools};
@@ -25,15 +25,18 @@ const MOST_NODES: u32 = 1024;
 /// A number without a unit below this lacks its unit.
 const LEAST_BARE: u64 = 1 << 20;
 
+/// What has the size of a model: usage and error name all of it.
+fn sources() -> ArgGroup {
+    let group = ArgGroup::new("sources").args(["weights", "model", "like", "command"]);
+    group.required(true).multiple(true)
+}
+
 /// Arguments of `umawarden fit`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, group = sources())]
 pub struct FitArguments {
     /// The size of the weights, for example 130GiB [default: the files of --model].
-    #[arg(
-        long, value_name = "SIZE", value_parser = large_bytes,
-        required_unless_present_any = ["model", "command", "like"]
-    )]
+    #[arg(long, value_name = "SIZE", value_parser = large_bytes)]
     weights: Option<u64>,
 
     /// The model's folder, or one file of it (GGUF): its files have the size of the weights, its
@@ -245,6 +248,15 @@ fn large_bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_that_can_have_the_size_of_a_model_is_named() {
+        let command = FitArguments::augment_args(clap::Command::new("fit"));
+        let error = command.try_get_matches_from(["fit"]).unwrap_err().to_string();
+        for part in ["--weights <SIZE>", "--model <PATH>", "--like <NAME>", "COMMAND"] {
+            assert!(error.contains(part), "{part} is not in {error}");
+        }
+    }
 
     #[test]
     fn a_small_number_needs_its_unit() {
