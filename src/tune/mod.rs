@@ -53,7 +53,7 @@ pub struct SettingAdvice {
 }
 
 /// The certainty of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ValueCertainty {
     /// A measured value.
@@ -74,6 +74,16 @@ impl ValueCertainty {
             Self::Derived => "derived",
             Self::Default => "default",
             Self::Guess => "guess",
+        }
+    }
+
+    /// What it means, for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Measured => "somebody has measured it",
+            Self::Derived => "computed from a measured value",
+            Self::Default => "the kernel's own default",
+            Self::Guess => "argued, but not measured",
         }
     }
 }
@@ -158,12 +168,18 @@ impl<'p> SettingRow<'p> {
         Self { advice, now, floor }
     }
 
+    /// The least and the greatest value that fit.
+    pub fn bounds(&self) -> [u32; 2] {
+        let [from, to] = self.advice.accept;
+        [from, to.max(self.floor)]
+    }
+
     /// Whether no change is needed. Missing settings and those in bytes count as fitting, as does
     /// all that the kernel itself sets.
     pub fn fits(&self) -> bool {
-        let [from, to] = self.advice.accept;
+        let [from, to] = self.bounds();
         match self.now {
-            SettingState::Value(now) => (from..=to.max(self.floor)).contains(&now),
+            SettingState::Value(now) => (from..=to).contains(&now),
             SettingState::InBytes | SettingState::Missing => true,
         }
     }

@@ -1,12 +1,14 @@
 //! Prints the comparison as a table or JSON.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{AppliedProfile, ProfileComparison};
 use crate::cli::output::{errln, outln};
 use crate::cli::style::fitted;
 use crate::model::bytes_text;
-use crate::tune::{Profile, SettingRow, SettingState};
+use crate::tune::{Profile, SettingRow, SettingState, ValueCertainty};
 
 /// Prints each profile in a line, with its title, or all as one JSON object.
 pub(super) fn profiles(profiles: &[Profile], is_json: bool) {
@@ -32,15 +34,20 @@ pub(super) fn table(compared: &ProfileComparison<'_>, done: &AppliedProfile) {
         bytes_text(node.memory_bytes)
     );
     outln!("{}\n", fitted(&heading));
-    outln!("  {:<28} {:>12} {:>12}  known by, why", "setting", "now", "profile");
+    outln!("  {:<28} {:>10} {:>10}  {:<18}  known by", "setting", "now", "profile", "fits");
     for row in rows {
         let mark = if row.fits() { ' ' } else { '!' };
         let (name, value) = (row.advice.name.name(), row.advice.value);
-        outln!("{mark} {name:<28} {:>12} {value:>12}  {}", now(row), row.advice.source.name());
+        let (now, fits, known) = (now(row), fits(row), row.advice.source.name());
+        outln!("{mark} {name:<28} {now:>10} {value:>10}  {fits:<18}  {known}");
         outln!("{}", fitted(&format!("    {}.", row.advice.why)));
         outln!("{}", fitted(&format!("    It costs: {}.", row.advice.trades)));
     }
-    outln!();
+    let sources: BTreeSet<ValueCertainty> = rows.iter().map(|row| row.advice.source).collect();
+    let known: Vec<String> =
+        sources.into_iter().map(|one| format!("{}, {}", one.name(), one.meaning())).collect();
+    let marked = "!: does not fit; any value within the bounds fits, and stays";
+    outln!("\n{}\n", fitted(&format!("{marked}. Known by: {}.", known.join("; "))));
     for warning in warnings {
         outln!("{}", fitted(&format!("warning: {warning}")));
     }
@@ -63,6 +70,12 @@ pub(super) fn table(compared: &ProfileComparison<'_>, done: &AppliedProfile) {
         (differ, 0) => outln!("{differ} of {} do not fit: `--apply` sets them.", rows.len()),
         (differ, set) => outln!("{differ} of {} did not fit; {set} are set now.", rows.len()),
     }
+}
+
+/// The values that fit.
+fn fits(row: &SettingRow<'_>) -> String {
+    let [from, to] = row.bounds();
+    if from == to { from.to_string() } else { format!("{from} to {to}") }
 }
 
 fn now(row: &SettingRow<'_>) -> String {
