@@ -18,6 +18,7 @@ use super::style::StyledRow;
 use crate::cli::output::{errln, outln};
 use crate::config::flags::RunFlags;
 use crate::config::measure::duration_within;
+use crate::config::settings::Settings;
 use crate::exports::LONGEST;
 use crate::model::{duration_text, end, printable, seconds_text};
 
@@ -32,13 +33,21 @@ pub struct DaemonArguments {
     #[arg(long = "web.control-socket", value_name = "FILE")]
     pub control_socket: Option<PathBuf>,
 
-    /// The daemon's pause file, if it is not in its storage folder.
-    #[arg(long = "pause-file", value_name = "FILE")]
-    pub pause_file: Option<PathBuf>,
-
     /// One JSON object a line.
     #[arg(long)]
     pub json: bool,
+}
+
+/// The daemon's address and its pause file.
+#[derive(Clone, Debug, Default, Args)]
+pub struct PauseFileArguments {
+    /// Its address.
+    #[command(flatten)]
+    pub daemon: DaemonArguments,
+
+    /// The daemon's pause file, if it is not in its storage folder.
+    #[arg(long = "pause-file", value_name = "FILE")]
+    pub pause_file: Option<PathBuf>,
 }
 
 /// Author and reason of an order.
@@ -61,21 +70,25 @@ pub(super) struct DaemonFiles {
 }
 
 impl DaemonArguments {
-    /// Finds the files in the same way as the daemon.
-    pub(super) fn files(&self) -> anyhow::Result<DaemonFiles> {
-        let settings = self.storage.settings(RunFlags {
-            control_socket: self.control_socket.clone(),
-            pause_file: self.pause_file.clone(),
-            ..RunFlags::default()
-        })?;
-        // The socket's path stays short: a unix socket's address has a limit.
-        let pause_file = std::path::absolute(&settings.pause_file).unwrap_or(settings.pause_file);
-        Ok(DaemonFiles { socket: settings.web.control_socket, pause_file })
+    /// Finds the settings in the same way as the daemon.
+    fn settings(&self, flags: RunFlags) -> anyhow::Result<Settings> {
+        self.storage.settings(RunFlags { control_socket: self.control_socket.clone(), ..flags })
     }
 
     /// The daemon at this address.
     pub(super) fn client(&self) -> anyhow::Result<ControlClient> {
-        Ok(ControlClient::new(&self.files()?.socket))
+        Ok(ControlClient::new(&self.settings(RunFlags::default())?.web.control_socket))
+    }
+}
+
+impl PauseFileArguments {
+    /// Finds the files in the same way as the daemon.
+    pub(super) fn files(&self) -> anyhow::Result<DaemonFiles> {
+        let flags = RunFlags { pause_file: self.pause_file.clone(), ..RunFlags::default() };
+        let settings = self.daemon.settings(flags)?;
+        // The socket's path stays short: a unix socket's address has a limit.
+        let pause_file = std::path::absolute(&settings.pause_file).unwrap_or(settings.pause_file);
+        Ok(DaemonFiles { socket: settings.web.control_socket, pause_file })
     }
 }
 
@@ -209,8 +222,11 @@ mod tests {
         };
         let folder = tempfile::tempdir().unwrap();
         let storage = folder.path().join("state");
-        let by_flag =
-            DaemonArguments { storage: named(Some(&storage), None), ..DaemonArguments::default() };
+        let of = |storage| PauseFileArguments {
+            daemon: DaemonArguments { storage, ..DaemonArguments::default() },
+            pause_file: None,
+        };
+        let by_flag = of(named(Some(&storage), None));
         let default = DaemonFiles {
             socket: storage.join("control.sock"),
             pause_file: storage.join("paused"),
@@ -218,8 +234,7 @@ mod tests {
         assert_eq!(by_flag.files().unwrap(), default);
         let file = folder.path().join("umawarden.yaml");
         std::fs::write(&file, "storage: {path: state}\npause_file: stop\n").unwrap();
-        let by_file =
-            DaemonArguments { storage: named(None, Some(&file)), ..DaemonArguments::default() };
+        let by_file = of(named(None, Some(&file)));
         let expected = DaemonFiles { pause_file: folder.path().join("stop"), ..default };
         assert_eq!(by_file.files().unwrap(), expected);
     }

@@ -1,6 +1,8 @@
 //! The help of the program itself: its commands in groups, which clap does not do
 //! (<https://github.com/clap-rs/clap/issues/1553>).
 
+use std::ffi::OsString;
+
 use clap::Command;
 
 use super::text::wrapped;
@@ -32,6 +34,23 @@ pub(super) fn grouped(command: Command) -> Command {
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{options}}{{after-help}}"
     ))
 }
+
+/// Whether `-h` asks for a summary.
+pub(super) fn is_summary_wanted(arguments: impl Iterator<Item = OsString>) -> bool {
+    arguments.skip(1).take_while(|word| word != "--").any(|word| word == "-h")
+}
+
+/// The same commands without the texts below their options, which `--help` has.
+pub(super) fn summarised(command: Command) -> Command {
+    command.mut_subcommands(|command| {
+        let has_text = command.get_after_help().is_some();
+        let command = summarised(command);
+        if has_text { command.after_help(IN_HELP) } else { command }
+    })
+}
+
+/// What stands in place of the text below the options.
+const IN_HELP: &str = "--help explains what is done and printed, and has exit codes and examples.";
 
 fn groups(command: &Command, width: usize) -> String {
     let header = command.get_styles().get_header();
@@ -92,6 +111,26 @@ mod tests {
             for line in lines {
                 assert!(is_prose(line) || line.chars().count() <= 80, "{name}: {line}");
             }
+        }
+    }
+
+    #[test]
+    fn a_summary_has_options_and_refers_to_the_rest() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let is_wanted = |line: &str| is_summary_wanted(words(line).into_iter());
+        assert!(is_wanted("umawarden fit -h") && is_wanted("umawarden -h"));
+        assert!(!is_wanted("umawarden fit --help") && !is_wanted("umawarden gate -- ls -h"));
+        let mut program = summarised(Arguments::command());
+        assert!(program.render_help().to_string().contains("Exit codes"), "it is short");
+        for (group, name) in [("", "fit"), ("", "gate"), ("config", "check")] {
+            let of = if group.is_empty() {
+                Some(&mut program)
+            } else {
+                program.find_subcommand_mut(group)
+            };
+            let help = of.unwrap().find_subcommand_mut(name).unwrap().render_help().to_string();
+            assert!(help.contains(IN_HELP) && !help.contains("Exit codes"), "{help}");
+            assert!(help.contains("\nOptions:\n"), "{help}");
         }
     }
 

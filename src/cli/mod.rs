@@ -180,7 +180,11 @@ impl From<Exit> for ExitCode {
 
 /// The program: arguments, command, exit code.
 pub fn main() -> ExitCode {
-    let matches = variables::command().try_get_matches();
+    let mut command = variables::command();
+    if help::is_summary_wanted(std::env::args_os()) {
+        command = help::summarised(command);
+    }
+    let matches = command.try_get_matches();
     match matches.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => output::end(arguments.execute().map(ExitCode::from)),
         Err(usage) => {

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::Exit;
 use super::control::{
-    AttributionArguments, ClientError, ControlClient, DaemonArguments, DaemonResponse,
+    AttributionArguments, ClientError, ControlClient, DaemonResponse, PauseFileArguments,
 };
 use crate::cli::output::{errln, outln};
 use crate::daemon::user_name;
@@ -34,7 +34,7 @@ pub struct PauseArguments {
     words: AttributionArguments,
 
     #[command(flatten)]
-    daemon: DaemonArguments,
+    daemon: PauseFileArguments,
 }
 
 #[derive(Debug, Subcommand)]
@@ -43,7 +43,7 @@ enum PauseCommand {
     Status {
         /// The daemon.
         #[command(flatten)]
-        daemon: DaemonArguments,
+        daemon: PauseFileArguments,
     },
 }
 
@@ -56,7 +56,7 @@ pub struct ResumeArguments {
     words: AttributionArguments,
 
     #[command(flatten)]
-    daemon: DaemonArguments,
+    daemon: PauseFileArguments,
 }
 
 const AFTER_HELP: &str = "\
@@ -170,7 +170,7 @@ pub fn resume(arguments: &ResumeArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Fine)
 }
 
-fn status(daemon: &DaemonArguments) -> anyhow::Result<Exit> {
+fn status(daemon: &PauseFileArguments) -> anyhow::Result<Exit> {
     let found = daemon.files()?;
     let file = PauseFile::new(&found.pause_file);
     let client = ControlClient::new(&found.socket).with_patience(DAEMON_TAKES);
@@ -244,8 +244,8 @@ fn advice(error: &std::io::Error) -> &'static str {
     }
 }
 
-fn say(daemon: &DaemonArguments, file: &PauseFile, pause: Option<&Pause>, what: &str) {
-    if daemon.json {
+fn say(daemon: &PauseFileArguments, file: &PauseFile, pause: Option<&Pause>, what: &str) {
+    if daemon.daemon.json {
         let json = json!({ "paused": pause.is_some(), "pause": pause, "file": file.path() });
         outln!("{json}");
         return;
