@@ -102,6 +102,8 @@ mod tests {
         let program = Arguments::command();
         for command in all(&program) {
             let (name, help) = (command.get_name(), command.get_after_help());
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(!about.ends_with('.'), "in a list of commands: {name}: {about}");
             let help = help.map(ToString::to_string).unwrap_or_default();
             let lines: Vec<&str> = help.lines().collect();
             let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');

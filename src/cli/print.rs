@@ -28,7 +28,7 @@ enum PrintTarget {
     Advice,
     /// A unit for the daemon; or, with a command, for an engine that waits for memory.
     Unit(unit::UnitArguments),
-    /// A drop-in for the daemon's unit: what remedies need before they can act [default: all].
+    /// A drop-in for the daemon's unit: what remedies need before they can act [default: all]
     ///
     ///   umawarden print drop-in memory evict |
     ///     sudo tee /etc/systemd/system/umawarden.service.d/acting.conf
@@ -39,7 +39,7 @@ enum PrintTarget {
         /// Groups of remedies.
         groups: Vec<unit::RemedyGroup>,
     },
-    /// Completions of commands and flags for a shell.
+    /// Completions of commands and flags for a shell
     ///
     ///   umawarden print completions bash >/etc/bash_completion.d/umawarden
     #[command(verbatim_doc_comment)]
@@ -47,7 +47,7 @@ enum PrintTarget {
         /// The shell.
         shell: Shell,
     },
-    /// A manual page: of umawarden, or of one command.
+    /// A manual page: of umawarden, or of one command
     ///
     ///   umawarden print man rules check | man -l -
     #[command(verbatim_doc_comment)]

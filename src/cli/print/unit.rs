@@ -71,6 +71,15 @@ const DAEMON: &str = include_str!("../../../packaging/systemd/umawarden.service"
 /// The program's path in the packaged unit.
 const PACKAGED: &str = "/usr/bin/umawarden";
 
+/// The first lines of a drop-in.
+const DROP_IN: &str = "\
+# /etc/systemd/system/umawarden.service.d/acting.conf
+# Then: sudo systemctl daemon-reload && sudo systemctl restart umawarden
+";
+
+/// The section of the unit that all drop-ins change.
+const SECTION: &str = "[Service]\n";
+
 const AFTER_HELP: &str = "\
 Without a command: the unit of the daemon. With one: a unit that waits at the gate before each \
 start, runs the command under `umawarden launch`, is started again when it dies, and rests when it \
@@ -127,11 +136,11 @@ fn daemon(own: &str) -> String {
 
 /// What the remedies of these groups need in addition to the unit.
 pub(super) fn drop_in(groups: &[RemedyGroup]) -> String {
-    let mut text = "# /etc/systemd/system/umawarden.service.d/acting.conf\n".to_owned();
+    let mut text = format!("{DROP_IN}{SECTION}");
     let all = RemedyGroup::value_variants();
     let groups = if groups.is_empty() { all } else { groups };
     for group in all.iter().filter(|group| groups.contains(group)) {
-        text.push_str(group.drop_in());
+        text.push_str(&group.drop_in().replace(SECTION, ""));
     }
     text
 }
@@ -215,6 +224,17 @@ fn word(text: &OsStr) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn drop_ins_of_several_groups_have_one_section() {
+        let text = drop_in(&[RemedyGroup::Stop, RemedyGroup::Evict]);
+        assert_eq!(text.matches("[Service]").count(), 1, "{text}");
+        assert!(text.starts_with("# /etc/systemd/system/umawarden.service.d/acting.conf\n"));
+        for key in ["CapabilityBoundingSet=CAP_KILL\n", "CAP_SYS_NICE CAP_FOWNER\n"] {
+            let (before, _) = text.split_once(key).unwrap_or_else(|| panic!("{text}"));
+            assert!(before.contains("[Service]\n"), "{text}");
+        }
+    }
 
     #[test]
     fn words_are_quoted_as_systemd_reads_them() {
