@@ -27,8 +27,7 @@ const NOT_RUN: [(&str, &str); 6] = [
 ];
 
 /// Files in examples, and the fixtures that stand in for them.
-const FIXTURES: [(&str, &str); 1] =
-    [("/var/log/kern.log", "tests/fixtures/kernel/oom-global-driver.log")];
+const FIXTURES: [(&str, &str); 1] = [("kernel.log", "tests/fixtures/kernel/oom-global-driver.log")];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
