@@ -26,7 +26,9 @@ impl Policy {
     pub(super) fn observe(&mut self, at: Moment, observation: &Observation, step: &mut Step) {
         match observation {
             Observation::KernelRecord(_) => {}
-            Observation::Event(event) => step.events.push(event.clone()),
+            Observation::Event(event) => {
+                step.events.push(self.engines.with_last_phase(event.clone()));
+            }
             Observation::KernelRecordsLost(lost) => self.counters.count_lost_records(*lost),
             Observation::KernelRecordMalformed => self.counters.count_malformed_record(),
             Observation::Readings(readings) => {

@@ -8,7 +8,7 @@ use super::Engines;
 use super::life::{self, Life, ticks};
 use crate::model::{
     DeathMemory, DeathReport, EndedWorkload, EngineHealth, EnginePhase, EngineReadings, EngineSeen,
-    Event, Killer, ProcessId, ProgramEvent, Proof, Supervisor, UserUnit, Workload,
+    Event, EventKind, Killer, ProcessId, ProgramEvent, Proof, Supervisor, UserUnit, Workload,
 };
 use crate::policy::Context;
 use crate::policy::death::{ObservedDeath, REPORT_AFTER, memory};
@@ -203,6 +203,17 @@ impl Engines {
     pub(in crate::policy) fn health_of(&self, seen: &EngineSeen) -> Option<&EngineHealth> {
         let (life, _) = self.lives.get(&seen.name)?;
         life.health().filter(|health| health.server == seen.server)
+    }
+
+    /// A death that a launcher reports, in the phase that was seen here: the launcher's is up to a
+    /// beat old, and absent where the command ended within the first.
+    pub(in crate::policy) fn with_last_phase(&self, mut event: Event) -> Event {
+        if let EventKind::Program(ProgramEvent::EngineDied { report }) = &mut event.kind
+            && let Some((life, _)) = report.who.server.and_then(|server| self.life_of(server))
+        {
+            report.phase = Some(life.phase_alive());
+        }
+        event
     }
 }
 

@@ -1,5 +1,7 @@
 //! Deaths of engines that this program does not restart.
 
+mod launched;
+
 use std::sync::Arc;
 use std::time::Duration;
 
