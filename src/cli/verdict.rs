@@ -22,7 +22,7 @@ const AFTER_HELP: &str = "\
 Shows the daemon's assessment of memory in no counter of the kernel, with its evidence:
 
   clean        the GPU is idle, and memory is at its baseline
-  in_use       the GPU is in use
+  in_use       an engine lives, or a process uses the GPU
   orphan       only processes that an engine left behind use it: end them
   lingering    it is being reclaimed: wait
   held_shmem   shared memory remains that no engine uses

@@ -12,7 +12,7 @@ use crate::model::{AccountEntry, MemoryAccount};
 pub(super) async fn verdict(State(site): State<Site>) -> Response {
     let status = site.served.status.load_full();
     let mut shown = json!(*status.assessment);
-    shown["meaning"] = status.assessment.state.meaning().into();
+    shown["meaning"] = status.assessment.meaning().into();
     shown["account"] = account(&status.account);
     success(&json!({ "verdict": shown }))
 }

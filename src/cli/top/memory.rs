@@ -129,10 +129,12 @@ fn parts(memory: &MemoryPicture, frame: FrameSize) -> Vec<FrameLine> {
         .collect()
 }
 
-/// The name of a part for a narrow column: what it mostly is, and the state of page cache.
+/// The name of a part for a narrow column: without what it may contain, and with the state of page
+/// cache.
 fn short_name(part: &MemoryPart) -> String {
     let name = match part.kind {
         PartKind::Engine => &*part.name,
+        PartKind::Driver => part.name.split(" (").next().unwrap_or_default(),
         _ => part.name.split(" and ").next().unwrap_or_default(),
     };
     match &part.state {

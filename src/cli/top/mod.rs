@@ -38,10 +38,10 @@ pub struct TopArguments {
 
 const AFTER_HELP: &str = "\
 Shows the node, once a second: whether it is well and why not; where memory is, by engine, other \
-processes, page cache by state, driver and free memory; in a larger terminal the past hour of it; \
-the engines with their phases, the progress of a load and the time left, queues and KV caches; who \
-waits for memory; decisions that wait for a person; silences; the nodes of the cluster; and what \
-happened. In observe mode a decision says what would have been done.
+processes, page cache by state, unaccounted (mostly the driver's) and free memory; in a larger \
+terminal the past hour of it; the engines with their phases, the progress of a load and the time \
+left, queues and KV caches; who waits for memory; decisions that wait for a person; silences; the \
+nodes of the cluster; and what happened. In observe mode a decision says what would have been done.
 
 It needs 80 columns and 24 lines; a smaller terminal shows less. A daemon that does not answer is \
 reported, and queried again each second.

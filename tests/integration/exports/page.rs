@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde_json::json;
 use umawarden::exports::{ClientLimits, Queries};
 use umawarden::model::{
-    EngineKind, EnginePhase, EngineProcess, EngineSeen, MemoryHistory, NodeHealthLevel, Picture,
-    ProcessId, Reading, RecentEvent, RecentEventKind, RecentEventLevel, SeriesKey,
+    EngineKind, EnginePhase, EngineProcess, EngineSeen, MemoryAssessment, MemoryHistory,
+    NodeHealthLevel, Picture, ProcessId, Reading, RecentEvent, RecentEventKind, RecentEventLevel,
+    SeriesKey,
 };
 use umawarden::policy::status::{EngineStatus, Status};
 
@@ -122,6 +123,27 @@ fn a_picture_has_parts_that_add_up_and_engines_with_their_progress() {
     let stale = Status { at: moment(60), ..full_status() };
     server.status.store(Arc::new(stale));
     assert!(picture(&server).well.reasons.contains(&"no sample was taken for 40s".to_owned()));
+    server.end();
+}
+
+/// Engines of a machine without a driver hold nothing of one.
+#[test]
+fn the_drivers_share_is_remarked_only_where_there_may_be_a_driver() {
+    let server = start();
+    let remarks = |status: &Status| {
+        server.status.store(Arc::new(status.clone()));
+        picture(&server).memory.remarks.concat()
+    };
+    let mut status = full_status();
+    for (key, value) in status.series.iter().zip(&mut status.values) {
+        if *key.name == *"uma_gpu_engine_memory_bytes" {
+            *value = Reading::Unsupported;
+        }
+    }
+    assert!(remarks(&status).contains("the driver does not report"), "{}", remarks(&status));
+    let unknown = MemoryAssessment::unknown(moment(10).utc);
+    status.assessment = Arc::new(MemoryAssessment { is_driver_absent: true, ..unknown });
+    assert!(!remarks(&status).contains("driver"), "{}", remarks(&status));
     server.end();
 }
 

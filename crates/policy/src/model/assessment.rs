@@ -18,7 +18,7 @@ named! {
     pub enum MemoryState {
         /// No process uses the GPU, and memory is at its baseline.
         Clean = "clean",
-        /// A process uses the GPU.
+        /// An engine lives, or a process uses the GPU or holds memory in pipes.
         InUse = "in_use",
         /// Only orphans of an engine use it.
         Orphan = "orphan",
@@ -42,7 +42,9 @@ impl MemoryState {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Clean => "no process uses the GPU, and no more memory than usual is held",
-            Self::InUse => "a process uses the GPU",
+            Self::InUse => {
+                "an engine lives, or a process has the driver open or much memory in pipes"
+            }
             Self::Orphan => "an engine has left processes behind that hold memory: end them",
             Self::Lingering => "memory is being given back: wait",
             Self::HeldShmem => {
@@ -207,6 +209,9 @@ pub struct MemoryAssessment {
     /// The facts that led to the state.
     #[serde(serialize_with = "with_text")]
     pub evidence: Vec<AssessmentEvidence>,
+    /// Whether no NVIDIA driver is loaded. That it is unknown is `false`.
+    #[serde(skip)]
+    pub is_driver_absent: bool,
 }
 
 impl MemoryAssessment {
@@ -218,6 +223,21 @@ impl MemoryAssessment {
             held_bytes: None,
             estimated_seconds: None,
             evidence: Vec::new(),
+            is_driver_absent: false,
+        }
+    }
+
+    /// What the state means by its evidence, and what to do. An engine may live without a GPU, and
+    /// what it has open may be hidden from this user.
+    pub fn meaning(&self) -> &'static str {
+        let has = |is_it: fn(&AssessmentEvidence) -> bool| self.evidence.iter().any(is_it);
+        let uses_gpu =
+            || has(|one| matches!(one, AssessmentEvidence::Holder(of) if of.uses_driver()));
+        let is_engine = || has(|one| matches!(one, AssessmentEvidence::Engine { .. }));
+        match self.state {
+            MemoryState::InUse if uses_gpu() => "a process uses the GPU",
+            MemoryState::InUse if is_engine() => "an engine lives",
+            state => state.meaning(),
         }
     }
 

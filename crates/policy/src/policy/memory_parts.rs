@@ -45,7 +45,7 @@ const OF_ENGINE: &str = "uma_gpu_engine_memory_bytes";
 /// The parts that no engine has: what they are, their names, and the state of page cache. They are
 /// stacked in this order, above the engines.
 pub const PARTS: [(PartKind, &str, Option<&str>); 7] = [
-    (PartKind::Driver, "driver and others in no counter", None),
+    (PartKind::Driver, "unaccounted (driver and others)", None),
     (PartKind::Processes, "other processes and shared memory", None),
     (PartKind::Other, "kernel", None),
     (PartKind::Cache, "page cache, mapped", Some("mapped")),

@@ -102,10 +102,11 @@ fn memory(status: &Status, engines: &mut Vec<(Arc<str>, u64)>) -> MemoryPicture 
     if !levels.is_whole {
         remarks.push("some counters are unknown: the kernel's part has what they count".to_owned());
     }
-    if !engines.is_empty() && !reader.knows_driver(status) {
+    let may_have_driver = !status.assessment.is_driver_absent;
+    if !engines.is_empty() && may_have_driver && !reader.knows_driver(status) {
         remarks.push(
             "the driver does not report how much it holds for each engine: that is in the \
-             driver's part"
+             unaccounted part"
                 .to_owned(),
         );
     }

@@ -249,6 +249,7 @@ impl AssessmentWatch {
             held_bytes: assessed.held,
             estimated_seconds: assessed.estimated_seconds,
             evidence,
+            is_driver_absent: self.is_driver_absent(),
         };
         // A node that is found well is no event.
         let is_well = matches!(state, MemoryState::Clean | MemoryState::InUse);
@@ -325,8 +326,13 @@ impl AssessmentWatch {
         }
     }
 
+    fn is_driver_absent(&self) -> bool {
+        let loaded = self.holders.as_ref().map(|readings| readings.is_driver_loaded);
+        loaded == Some(Reading::Value(false))
+    }
+
     fn driver_state(&self, at: Duration, holders: Option<&HolderReadings>) -> DriverState {
-        if holders.is_some_and(|readings| readings.is_driver_loaded == Reading::Value(false)) {
+        if holders.is_some() && self.is_driver_absent() {
             return DriverState::Absent;
         }
         let is_current = at.saturating_sub(self.driver_read_at) <= CURRENT_WITHIN;

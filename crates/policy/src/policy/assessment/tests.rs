@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::assess::{Assessed, AssessmentInputs, DriverState, UnexplainedMemory, assess};
 use crate::model::{
-    AssessmentEvidence, AssessmentLimits, Baseline, EnginePhase, Holder, MemoryPlatform,
-    MemoryState, Orphan, ProcessId, Reading, Trend, WedgeSign,
+    AssessmentEvidence, AssessmentLimits, Baseline, EnginePhase, Holder, MemoryAssessment,
+    MemoryPlatform, MemoryState, Orphan, ProcessId, Reading, Trend, WedgeSign,
 };
 
 const GIB: u64 = 1 << 30;
@@ -198,6 +200,21 @@ fn each_explanation_has_its_state_and_evidence() {
         assert_eq!(assessed.state, state, "{name}: {texts:?}");
         assert!(texts.iter().any(|text| text.contains(expected)), "{name}: {texts:?}");
     }
+}
+
+/// Where no process has the driver open, nothing shows that the GPU is used.
+#[test]
+fn memory_in_use_by_an_engine_alone_is_not_laid_to_the_gpu() {
+    let mut inputs = Inputs::leak();
+    let meaning = |inputs: &Inputs| {
+        let (assessed, evidence) = inputs.assess(None);
+        let unknown = MemoryAssessment::unknown(Timestamp::UNIX_EPOCH);
+        MemoryAssessment { state: assessed.state, evidence, ..unknown }.meaning()
+    };
+    inputs.engines = Reading::Value(vec![("vllm".into(), EnginePhase::Ready)]);
+    assert_eq!(meaning(&inputs), "an engine lives");
+    inputs.holders = Reading::Value(vec![Holder::of_driver(8, 'S')]);
+    assert_eq!(meaning(&inputs), "a process uses the GPU");
 }
 
 #[test]
