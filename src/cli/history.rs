@@ -346,6 +346,7 @@ fn tone(item: &TimelineItem) -> Tone {
                 Tone::Bad
             }
         },
+        TimelineItem::Operator(command) if command.refused.is_some() => Tone::Bad,
         TimelineItem::Operator(_) => Tone::Strong,
         TimelineItem::Alert(_) | TimelineItem::Decision(_) | TimelineItem::Note(_) => Tone::Plain,
         TimelineItem::Unreadable => Tone::Faint,

@@ -2,7 +2,7 @@
 
 use crate::model::{OperatorCommand, OperatorOrder, RuleSelector, duration_text};
 
-/// One line: the order, its reason and its author.
+/// One line: the order, its reason and its author, and why nothing came of it.
 pub(super) fn order_text(command: &OperatorCommand) -> String {
     let what = match &command.order {
         OperatorOrder::Silence { id, rules, until } => {
@@ -34,7 +34,8 @@ pub(super) fn order_text(command: &OperatorCommand) -> String {
         "" => String::new(),
         comment => format!(": {comment}"),
     };
-    format!("{what}, by {}{comment}", command.author)
+    let refused = command.refused.as_ref().map(|why| format!("; refused: {why}"));
+    format!("{what}, by {}{comment}{}", command.author, refused.unwrap_or_default())
 }
 
 /// The daemon's response to an order.

@@ -290,7 +290,11 @@ impl Daemon {
         self.seen.push(Observation::Operator(command.clone()));
         let answers = self.step(clock::now());
         let answer = answers.into_iter().find(|answer| answer.command == command);
-        answer.and_then(|answer| answer.refused).map_or(Ok(()), Err)
+        let refused = answer.and_then(|answer| answer.refused);
+        if let Some(reason) = &refused {
+            tracing::warn!(order = command.order.name(), reason, "order refused");
+        }
+        refused.map_or(Ok(()), Err)
     }
 
     fn check_pause(&mut self) {

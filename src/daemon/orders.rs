@@ -148,7 +148,7 @@ impl Orders {
             let result = match order {
                 Ok(order) => {
                     let at = clock::now();
-                    let command = OperatorCommand { at, author, comment, order };
+                    let command = OperatorCommand { at, author, comment, order, refused: None };
                     self.journal_and_obey(&sender, command).await
                 }
                 Err(refused) => Err(refused),
@@ -251,13 +251,8 @@ impl Orders {
         sender: &CommandSender,
         command: OperatorCommand,
     ) -> OrderResult {
-        let (journal, kept) = (Arc::clone(&self.journal), command.clone());
-        let kept = within(KEEPING_TAKES + SLACK, move || {
-            journal.keep_order(&kept, KEEPING_TAKES).map_err(|error| error.to_string())
-        })
-        .await;
         let mut remarks = Vec::new();
-        if let Err(error) = kept {
+        if let Err(error) = self.keep(command.clone()).await {
             if matches!(command.order, OperatorOrder::Approve { .. }) {
                 let text = format!("nothing is approved, since it could not be kept: {error}");
                 return Err(OrderRefused::Failed(text));
@@ -268,12 +263,25 @@ impl Orders {
         }
         let data = serde_json::to_value(&command).unwrap_or_default();
         let (reply, obeyed) = oneshot::channel();
-        sender.send(LoopCommand::Obey { command: Box::new(command), reply });
+        sender.send(LoopCommand::Obey { command: Box::new(command.clone()), reply });
         match obeyed.await {
             Ok(Ok(())) => Ok(OrderDone { data, remarks }),
-            Ok(Err(refused)) => Err(OrderRefused::Conflict(refused)),
+            Ok(Err(why)) => {
+                let refused = Some(why.clone());
+                let kept = self.keep(OperatorCommand { refused, ..command }).await;
+                let not_kept = kept.err().map(|error| format!("; the journal lacks that: {error}"));
+                Err(OrderRefused::Conflict(why + &not_kept.unwrap_or_default()))
+            }
             Err(_) => Err(ending()),
         }
+    }
+
+    async fn keep(&self, command: OperatorCommand) -> Result<(), String> {
+        let journal = Arc::clone(&self.journal);
+        within(KEEPING_TAKES + SLACK, move || {
+            journal.keep_order(&command, KEEPING_TAKES).map_err(|error| error.to_string())
+        })
+        .await
     }
 
     /// Above every used id: from the journal, or from the time if it is unavailable.

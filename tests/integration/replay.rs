@@ -228,6 +228,7 @@ fn observation(at: Moment, seq: u64, happens: Happens, last: Option<DecisionId>)
             author: "ada".to_owned(),
             comment: String::new(),
             order,
+            refused: None,
         }),
         Happens::Past(acts) => Observation::Past(Box::new(past(at, &acts))),
         Happens::Outcome(done) => Observation::Outcome(Outcome {

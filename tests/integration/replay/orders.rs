@@ -26,7 +26,13 @@ fn step(number: u64, seen: Vec<Observation>) -> RecordingEntry {
 }
 
 fn order(at: Moment, order: OperatorOrder) -> OperatorCommand {
-    OperatorCommand { at, author: "root (uid 0)".to_owned(), comment: String::new(), order }
+    OperatorCommand {
+        at,
+        author: "root (uid 0)".to_owned(),
+        comment: String::new(),
+        order,
+        refused: None,
+    }
 }
 
 fn silence(id: u64, until: Timestamp) -> OperatorCommand {

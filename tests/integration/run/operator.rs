@@ -117,6 +117,20 @@ fn orders_in_history(node: &Node) -> Vec<Value> {
 }
 
 #[test]
+fn a_refused_order_is_recorded_with_the_reason() {
+    let node = calm_node(LOW);
+    let _daemon = node.start(&[]);
+    let refused = node.order(&["reboot", "--why", "new driver"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    let shown = node.order(&["history", "--kind", "operator"]).stdout;
+    let expected = "new driver; refused: the mode is observe";
+    assert!(shown.contains(expected) && shown.matches("reboot ordered").count() == 1, "{shown}");
+    let orders = history(&node.storage());
+    let order = of_kind(&orders, "operator").next().unwrap();
+    assert!(order["refused"].as_str().unwrap().starts_with("the mode is observe"), "{order}");
+}
+
+#[test]
 fn a_silence_survives_a_kill_and_ends_on_request() {
     let node = calm_node(LOW);
     let daemon = node.start(&["--mode=enforce"]);

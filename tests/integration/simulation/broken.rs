@@ -216,7 +216,7 @@ impl Sequence {
 
     fn order(&mut self, order: OperatorOrder) {
         let (author, comment) = ("a".to_owned(), String::new());
-        let command = OperatorCommand { at: self.clock.at, author, comment, order };
+        let command = OperatorCommand { at: self.clock.at, author, comment, order, refused: None };
         self.seen.push(Observation::Operator(command.clone()));
         self.step.answers.push(CommandResult { command, refused: None });
     }

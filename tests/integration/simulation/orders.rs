@@ -45,7 +45,7 @@ impl People {
             _ => OperatorOrder::Approve { decision: self.some_question(chance), until },
         };
         let author = "simulated".to_owned();
-        OperatorCommand { at, author, comment: String::new(), order }
+        OperatorCommand { at, author, comment: String::new(), order, refused: None }
     }
 
     /// Mostly the last question, sometimes an older one, sometimes none.

@@ -22,6 +22,9 @@ pub struct OperatorCommand {
     /// The order itself, with what it applies to.
     #[serde(flatten)]
     pub order: OperatorOrder,
+    /// Why nothing has come of it. `None`: it was carried out, or that is pending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// The kind of an order.

@@ -247,7 +247,13 @@ impl GuardEvent {
             GuardEventKind::ResetBreaker => OperatorOrder::ResetBreaker { rules: self.selector() },
         };
         let (author, comment) = ("the test".to_owned(), String::new());
-        Some(Observation::Operator(OperatorCommand { at: now, author, comment, order }))
+        Some(Observation::Operator(OperatorCommand {
+            at: now,
+            author,
+            comment,
+            order,
+            refused: None,
+        }))
     }
 
     fn selector(&self) -> RuleSelector {

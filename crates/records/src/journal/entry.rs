@@ -14,6 +14,9 @@ use crate::model::{
 /// The prefix of the action of a decision about a reboot.
 const REBOOT: &str = "\"reboot\":";
 
+/// The word of an order of which nothing came.
+const REFUSED: &str = "refused";
+
 /// One entry of the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum JournalEntry {
@@ -100,6 +103,8 @@ pub(super) struct OperatorRow {
     pub(super) alert: Option<String>,
     pub(super) until_ms: i64,
     pub(super) json: String,
+    /// The entry of the same order, before it was refused.
+    pub(super) instead_of: Option<String>,
 }
 
 impl OperatorRow {
@@ -114,6 +119,7 @@ impl OperatorRow {
             alert: None,
             until_ms: utc_ms,
             json: serde_json::to_string(command)?,
+            instead_of: None,
         };
         match &command.order {
             OperatorOrder::Silence { id, rules, until } => {
@@ -131,6 +137,12 @@ impl OperatorRow {
             OperatorOrder::Reboot { .. }
             | OperatorOrder::CancelReboot
             | OperatorOrder::ClearReboots => {}
+        }
+        if command.refused.is_some() {
+            let given = OperatorCommand { refused: None, ..command.clone() };
+            // It is in force under no word, and not kept for longer.
+            (row.word, row.until_ms) = (REFUSED, utc_ms);
+            row.instead_of = Some(serde_json::to_string(&given)?);
         }
         Ok(row)
     }

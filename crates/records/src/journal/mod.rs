@@ -167,7 +167,7 @@ impl Journal {
     }
 
     /// Stores an order, and returns when it will survive a power cut. After an error an approval is
-    /// not stored later; other orders may be.
+    /// not stored later; other orders may be. One that was refused replaces what was stored of it.
     pub fn keep_order(
         &self,
         command: &OperatorCommand,

@@ -163,6 +163,10 @@ fn insert_operator(
     let silence = row.silence.map(row_id).transpose()?;
     let decision = row.decision.map(row_id).transpose()?;
     let position = next_position(transaction).map_err(failed)?;
+    if let Some(given) = &row.instead_of {
+        let sql = "DELETE FROM operator_commands WHERE utc_ms = ?1 AND json = ?2";
+        execute(transaction, sql, params![row.utc_ms, given]).map_err(failed)?;
+    }
     execute(
         transaction,
         "INSERT INTO operator_commands

@@ -103,7 +103,7 @@ impl Node {
             return None;
         };
         let (author, comment) = ("carol".to_owned(), "because".to_owned());
-        let command = OperatorCommand { at, author, comment, order };
+        let command = OperatorCommand { at, author, comment, order, refused: None };
         self.disk.record(&JournalEntry::Operator(command.clone()));
         self.disk.flush();
         Some(command)

@@ -221,7 +221,7 @@ impl RebootWorld {
     /// Gives an order; an error says why nothing comes of it.
     fn order(&mut self, order: OperatorOrder) -> Result<(), String> {
         let (author, comment) = ("carol".to_owned(), "new driver".to_owned());
-        let command = OperatorCommand { at: self.at, author, comment, order };
+        let command = OperatorCommand { at: self.at, author, comment, order, refused: None };
         let step = self.policy.step(self.at, &[Observation::Operator(command)]);
         for decision in &step.decisions {
             self.carry_out(decision);

@@ -85,6 +85,7 @@ fn the_back_off_grows_with_each_death_until_the_restart_is_given_up() {
         author: "amal".to_owned(),
         comment: String::new(),
         order: OperatorOrder::ResetBreaker { rules: RuleSelector::Rule(rule) },
+        refused: None,
     }));
     assert!(world.until_start(2).is_some());
 }
@@ -384,6 +385,7 @@ fn people_and_guard_rails_hold_a_restart() {
             rules: RuleSelector::Rule(rule),
             until: world.at.utc + Duration::from_secs(60),
         },
+        refused: None,
     }));
     world.tick();
     world.dies("vllm");

@@ -241,7 +241,13 @@ fn a_reclaim_from_an_engine_is_done_once_after_approval() {
     let decision = decisions(&steps)[0].id;
     let order = OperatorOrder::Approve { decision, until: world.at.utc + Duration::from_secs(60) };
     let (at, author, comment) = (world.at, "ada".to_owned(), String::new());
-    world.seen.push(Observation::Operator(OperatorCommand { at, author, comment, order }));
+    world.seen.push(Observation::Operator(OperatorCommand {
+        at,
+        author,
+        comment,
+        order,
+        refused: None,
+    }));
     let act = world.tick().decisions.remove(0);
     assert_eq!((act.decision, act.approved), (Decision::Act, Some(decision)));
 }

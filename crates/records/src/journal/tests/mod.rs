@@ -140,6 +140,7 @@ fn order(seconds: i64, order: OperatorOrder) -> OperatorCommand {
         author: "root (uid 0)".to_owned(),
         comment: "a load".to_owned(),
         order,
+        refused: None,
     }
 }
 

@@ -31,6 +31,27 @@ fn kept(dir: &std::path::Path) -> Vec<OperatorCommand> {
 }
 
 #[test]
+fn a_refused_order_replaces_what_was_kept_of_it_and_has_no_effect() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path(), KEEP_ALL);
+    let given = [silence(1, 1, 1_000), silence(2, 2, 1_000), order(3, OperatorOrder::CancelReboot)];
+    for command in &given {
+        journal.keep_order(command, PATIENCE).unwrap();
+    }
+    let [first, second, third] = given;
+    let refuse = |command| OperatorCommand { refused: Some("it cannot be".to_owned()), ..command };
+    let refused = [refuse(second), refuse(third)];
+    for command in &refused {
+        journal.keep_order(command, PATIENCE).unwrap();
+    }
+    let [second, third] = refused;
+    assert_eq!(kept(dir.path()), [first.clone(), second, third]);
+    let in_force = OperatorMemory { commands: vec![first], last_silence: 2 };
+    assert_eq!(memory(&journal, 50), in_force);
+    journal.close(PATIENCE).unwrap();
+}
+
+#[test]
 fn orders_in_force_are_read_back_in_order_and_ended_ones_are_not() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), KEEP_ALL);

@@ -35,7 +35,13 @@ fn ended(decision: &DecisionRecord, result: OutcomeResult) -> Outcome {
 }
 
 fn order(order: OperatorOrder) -> OperatorCommand {
-    OperatorCommand { at: moment(9), author: "a".to_owned(), comment: String::new(), order }
+    OperatorCommand {
+        at: moment(9),
+        author: "a".to_owned(),
+        comment: String::new(),
+        order,
+        refused: None,
+    }
 }
 
 fn checked(decision: u64, result: RebootResult) -> Event {

@@ -27,7 +27,13 @@ fn rule(alert: &str) -> RuleId {
 }
 
 fn command(order: OperatorOrder) -> OperatorCommand {
-    OperatorCommand { at: at(0), author: "ada".to_owned(), comment: String::new(), order }
+    OperatorCommand {
+        at: at(0),
+        author: "ada".to_owned(),
+        comment: String::new(),
+        order,
+        refused: None,
+    }
 }
 
 fn silence(id: u64, rules: RuleSelector, until: i64) -> OperatorCommand {

@@ -34,7 +34,7 @@ fn replace_rails(world: &mut World, yaml: &str, change: impl FnOnce(&mut GuardRa
 
 fn order(world: &World, order: OperatorOrder) -> Observation {
     let (author, comment) = ("ada".to_owned(), String::new());
-    Observation::Operator(OperatorCommand { at: world.at, author, comment, order })
+    Observation::Operator(OperatorCommand { at: world.at, author, comment, order, refused: None })
 }
 
 /// Lets time pass while every action ends at once and changes nothing.
