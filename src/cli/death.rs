@@ -26,7 +26,7 @@ pub(super) fn text(report: &DeathReport) -> String {
     lines.extend(report.health.iter().map(|health| format!("  its health check: {health}")));
     lines.extend(report.last_lines.iter().map(|line| format!("  it wrote: {line}")));
     lines.extend(report.not_known.iter().map(|what| format!("  not known: {what}")));
-    lines.extend(report.cause.iter().map(|cause| format!("  why: {cause}")));
+    lines.extend(report.cause_text().map(|cause| format!("  {cause}")));
     lines.extend(report.advice.iter().map(|advice| format!("  what to do: {advice}")));
     lines.iter().map(|line| printable(line).into_owned()).collect::<Vec<_>>().join("\n")
 }

@@ -494,6 +494,13 @@ impl DeathReport {
         text
     }
 
+    /// The reason in its log, in words: a guess where nothing shows how it ended.
+    pub fn cause_text(&self) -> Option<String> {
+        let is_unknown = matches!(self.killer, Killer::Unknown { .. });
+        let label = if is_unknown { "its log suggests" } else { "why" };
+        self.cause.as_ref().map(|cause| format!("{label}: {cause}"))
+    }
+
     /// What killed it and its workers. A signal that did not end the main process is said to have
     /// ended a worker, or to have been a request.
     fn killer_text(&self) -> String {

@@ -34,8 +34,8 @@ impl fmt::Display for ProgramEvent {
             Self::EngineRestart { .. } => self.fmt_restart(f),
             Self::EngineDied { report } => {
                 f.write_str(&report.sentence())?;
-                if let Some(cause) = &report.cause {
-                    write!(f, "; why: {cause}")?;
+                if let Some(cause) = report.cause_text() {
+                    write!(f, "; {cause}")?;
                 }
                 match report.advice.first() {
                     Some(advice) => write!(f, "; what to do: {advice}"),

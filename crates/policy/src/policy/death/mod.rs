@@ -251,6 +251,7 @@ fn without_hit(death: &Circumstances<'_>, words: &[(String, LastWords)]) -> Kill
         Killer::Itself { reason: Some(reason) }
     };
     match death.exit {
+        ExitStatus::Unknown if gave_up(words) => Killer::Itself { reason },
         ExitStatus::Unknown => {
             Killer::Unknown { why: "its exit status was not observed".to_owned() }
         }
@@ -386,9 +387,13 @@ fn is_failure(
     if is_ended_by_hand(death, killer) {
         return false;
     }
-    let gave_up = words.iter().any(|(_, words)| words.reason() == Reason::GaveUp);
     let is_unknown = death.exit == ExitStatus::Unknown && death.is_exit_unreported;
-    !death.exit.is_success() && !is_unknown || gave_up
+    !death.exit.is_success() && !is_unknown || gave_up(words)
+}
+
+/// Whether it wrote that it ends because of a failure.
+fn gave_up(words: &[(String, LastWords)]) -> bool {
+    words.iter().any(|(_, words)| words.reason() == Reason::GaveUp)
 }
 
 /// Whether its owner has ended it, as far as can be known: a shell reports neither Ctrl-C nor

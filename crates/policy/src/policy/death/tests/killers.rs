@@ -87,6 +87,27 @@ fn the_log_of_a_raylet_names_rays_memory_monitor_for_a_worker_that_was_killed() 
     assert!(!explain(&death, at(502)).is_failure, "it was asked to end");
 }
 
+/// The kernel reports no status of a process that is no child of this program before Linux 6.15.
+#[test]
+fn an_engine_without_a_status_ended_by_itself_if_it_wrote_that_it_gave_up() {
+    let oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.";
+    let log = [oom, "EngineCore encountered a fatal error."].map(str::to_owned);
+    let family = [relative(SERVER, "vllm")];
+    let explained = |log: &[String]| {
+        let exit = ExitStatus::Unknown;
+        let death = Circumstances { exit, is_exit_unreported: true, log, ..vllm(&family, &[]) };
+        explain(&death, at(502))
+    };
+    let report = explained(&log);
+    assert_eq!(report.killer, Killer::Itself { reason: Some(oom.to_owned()) });
+    let why = format!("why: {}", Reason::OutOfMemory.cause());
+    assert_eq!((report.is_failure, report.cause_text()), (true, Some(why)));
+    // A server logs such a line of one request, too.
+    let report = explained(&log[..1]);
+    assert_eq!((report.killer.name(), report.is_failure), ("unknown", false));
+    assert!(report.cause_text().unwrap().starts_with("its log suggests: "), "{report:?}");
+}
+
 /// Ray starts a killed worker again, or the engine goes on without it.
 #[test]
 fn an_engine_that_lived_on_after_a_kill_of_ray_and_was_asked_to_end_is_no_victim_of_it() {
