@@ -14,17 +14,33 @@ const MOST_PARTS: usize = 4;
 
 pub(super) type AlertLabels = BTreeMap<Arc<str>, Arc<str>>;
 
-/// What a decision works on, by a name that outlives its processes. A notice is about what its
-/// alert names, if only one alert of its rule fires.
-pub(super) fn target_name(decision: &DecisionRecord, firing: &BTreeSet<AlertLabels>) -> String {
+/// The label by which alerts of its rule name what a decision works on: the engine. A notice is
+/// about what its alert names, if only one alert of its rule fires.
+pub(super) fn subject<'f>(
+    decision: &DecisionRecord,
+    firing: &'f BTreeSet<AlertLabels>,
+) -> Option<(&'f Arc<str>, &'f Arc<str>)> {
     let mut alerts = firing.iter();
-    if let (Action::Notify { .. }, Target::Node, Some(labels), None) =
-        (&decision.action, &decision.target, alerts.next(), alerts.next())
-        && let Some((label, value)) = SUBJECTS.iter().find_map(|name| labels.get_key_value(*name))
-    {
-        return format!("{label} {value}");
+    match (&decision.action, &decision.target, alerts.next(), alerts.next()) {
+        (_, Target::Engine(engine), ..) => {
+            let mut named = firing.iter().filter_map(|labels| labels.get_key_value("engine"));
+            named.find(|(_, name)| **name == engine.name)
+        }
+        (Action::Notify { .. }, Target::Node, Some(labels), None) => {
+            SUBJECTS.iter().find_map(|name| labels.get_key_value(*name))
+        }
+        _ => None,
     }
-    decision.target.to_string()
+}
+
+/// What a decision works on, by a name that outlives its processes.
+pub(super) fn target_name(decision: &DecisionRecord, firing: &BTreeSet<AlertLabels>) -> String {
+    match subject(decision, firing) {
+        Some((label, value)) if matches!(decision.target, Target::Node) => {
+            format!("{label} {value}")
+        }
+        _ => decision.target.to_string(),
+    }
 }
 
 /// What else the journal knows of the target: its kind, container, unit, processes and files.

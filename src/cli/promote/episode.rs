@@ -1,13 +1,14 @@
 //! Episodes: a rule would have acted, once or several times while its trouble lasted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::lives::{EngineLives, KINDS};
 use crate::cli::history::no_journal;
 use crate::cli::progress::Progress;
-use crate::cli::targets::{AlertLabels, target_name};
+use crate::cli::targets::{AlertLabels, subject, target_name};
 use crate::journal::{JournalReader, TimelineItem, TimelineQuery};
 use crate::model::{
     Action, AlertChange, AlertState, Decision, DecisionRecord, EventKind, Grade, HoldReason, Mode,
@@ -35,6 +36,8 @@ pub(super) struct Episode {
     pub(super) is_helped: bool,
     pub(super) action: &'static str,
     pub(super) target: String,
+    /// The label that the alerts about this target have. `None`: all alerts of the rule are.
+    pub(super) subject: Option<(Arc<str>, Arc<str>)>,
     /// Name of the engine that would have been the target, and the pid of its server.
     pub(super) engine: Option<(String, Option<u32>)>,
     pub(super) amount: Option<FreeableAmount>,
@@ -154,8 +157,14 @@ impl Observed {
             }
             AlertState::Inactive => {
                 firing.remove(&change.labels);
-                if firing.is_empty() {
-                    self.end(&change.rule, change.at.utc);
+                let fires = |episode: &Episode| match &episode.subject {
+                    Some((label, value)) => {
+                        firing.iter().any(|labels| labels.get(label) == Some(value))
+                    }
+                    None => !firing.is_empty(),
+                };
+                if let Some(open) = self.open.get_mut(&change.rule) {
+                    end_those(open, &mut self.episodes, change.at.utc, |one| !fires(one));
                 }
             }
             AlertState::Firing | AlertState::Pending => {}
@@ -164,10 +173,8 @@ impl Observed {
 
     /// The trouble of a rule has ended.
     fn end(&mut self, rule: &RuleId, at: Timestamp) {
-        for open in self.open.remove(rule).unwrap_or_default() {
-            if let Some(episode) = episode_of(&mut self.episodes, &open) {
-                episode.ended = Some(at);
-            }
+        if let Some(open) = self.open.get_mut(rule) {
+            end_those(open, &mut self.episodes, at, |_| true);
         }
     }
 
@@ -206,6 +213,8 @@ impl Observed {
         let none = BTreeSet::new();
         let firing = self.firing.get(&decision.rule).unwrap_or(&none);
         let (target, at) = (target_name(decision, firing), decision.at.utc);
+        let subject = subject(decision, firing);
+        let subject = subject.map(|(label, value)| (Arc::clone(label), Arc::clone(value)));
         let amount = amount(decision, &self.lives);
         let all = self.episodes.entry(pair.clone()).or_default();
         let open = self.open.entry(decision.rule.clone()).or_default();
@@ -239,6 +248,7 @@ impl Observed {
             is_helped: false,
             action: decision.action.name(),
             target,
+            subject,
             engine,
             amount,
         });
@@ -257,6 +267,23 @@ impl Observed {
     pub(super) fn span(&self) -> SignedDuration {
         self.covered.duration_since(self.begins.unwrap_or(self.since))
     }
+}
+
+/// Ends the open episodes whose trouble is over.
+fn end_those(
+    open: &mut Vec<(Pair, usize)>,
+    episodes: &mut BTreeMap<Pair, Vec<Episode>>,
+    at: Timestamp,
+    is_over: impl Fn(&Episode) -> bool,
+) {
+    open.retain(|place| {
+        let Some(episode) = episode_of(episodes, place) else { return false };
+        if is_over(episode) {
+            episode.ended = Some(at);
+            return false;
+        }
+        true
+    });
 }
 
 fn episode_of<'e>(

@@ -139,9 +139,7 @@ fn trouble(episode: &Episode, covered: Timestamp) -> (EpisodeResult, String) {
         (false, true) if is_helped => {
             (EpisodeResult::Unclear, "another act came before its end".to_owned())
         }
-        (false, true) => {
-            (EpisodeResult::ByItself, format!("the trouble ended by itself after {}", lasted(time)))
-        }
+        (false, true) => (EpisodeResult::ByItself, format!("after {}", lasted(time))),
         (false, false) if cut.is_some() => {
             (EpisodeResult::Unclear, format!("umawarden ended or began {} later", lasted(time)))
         }

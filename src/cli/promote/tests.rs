@@ -4,6 +4,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::cli::targets::AlertLabels;
 use crate::journal::{Note, StoredEvent, TimelineItem};
 use crate::model::{
     Action, AlertChange, AlertState, CacheKind, Decision, DecisionId, DecisionRecord, EnginePhase,
@@ -68,10 +69,14 @@ impl World {
     }
 
     fn alert(&mut self, seconds: i64, to: AlertState) {
+        self.alert_with(seconds, to, AlertLabels::new());
+    }
+
+    fn alert_with(&mut self, seconds: i64, to: AlertState, labels: AlertLabels) {
         let change = AlertChange {
             at: moment(seconds),
             rule: rule(),
-            labels: Default::default(),
+            labels,
             from: AlertState::Inactive,
             to,
             value: Reading::Value(1.0),
@@ -310,6 +315,21 @@ fn what_mostly_ends_by_itself_is_not_ready() {
     let (readiness, why) = world.readiness(Grade::Drop);
     assert_eq!(readiness, PromotionReadiness::NotEnoughSeen);
     assert!(why.contains("by itself 3 of 4 times"), "{why}");
+    assert_eq!(world.reviews(Grade::Drop)[3].why, "after 9s");
+}
+
+#[test]
+fn the_trouble_of_one_engine_ends_with_its_own_alert() {
+    let mut world = World::new();
+    let of = |engine: &str| AlertLabels::from([("engine".into(), engine.into())]);
+    world.alert_with(10, AlertState::Firing, of("llm"));
+    world.would(10, stop());
+    world.alert_with(11, AlertState::Firing, of("other"));
+    world.alert_with(12, AlertState::Inactive, of("llm"));
+    world.alert_with(600, AlertState::Inactive, of("other"));
+    let ended: Vec<_> =
+        world.reviews(Grade::Stop).iter().map(|review| review.episode.ended).collect();
+    assert_eq!(ended, [Some(at(12))]);
 }
 
 #[test]
@@ -352,6 +372,7 @@ fn a_restart_was_right_if_a_person_did_the_same() {
             is_helped: false,
             action: "start_container",
             target: Target::held(Supervisor::Docker, "llm", "ab").to_string(),
+            subject: None,
             engine: None,
             amount: None,
         };
