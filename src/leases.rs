@@ -11,8 +11,8 @@ use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
 };
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
@@ -30,9 +30,12 @@ const HOLDER: &str = "holder-";
 /// A longer file is not ours.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// The lock is held for milliseconds. A process that holds it for half a second has hung.
+/// The lock is held for milliseconds. On a busy machine half a second passes until it is free.
 const LOCK_TRIES: u32 = 250;
 const LOCK_TICK: Duration = Duration::from_millis(2);
+
+/// What holds the lock has hung if no attempt succeeds for this time.
+const HUNG_AFTER: Duration = Duration::from_secs(5);
 
 /// The ledger of a node.
 #[derive(Clone, Debug)]
@@ -41,13 +44,16 @@ pub struct LeaseLedger {
     procfs: PathBuf,
     /// Its device number; `None` where there is none.
     procfs_device: Option<u64>,
+    /// The first of the attempts to lock it that have failed in a row.
+    busy_since: Arc<Mutex<Option<Instant>>>,
 }
 
 impl LeaseLedger {
     /// The ledger in that folder, whose holders are in that procfs. Does not open it yet.
     pub fn new(folder: &Path, procfs: &Path) -> Self {
         let procfs_device = fs::metadata(procfs.join("self")).ok().map(|about| about.dev());
-        Self { folder: folder.to_owned(), procfs: procfs.to_owned(), procfs_device }
+        let (folder, procfs) = (folder.to_owned(), procfs.to_owned());
+        Self { folder, procfs, procfs_device, busy_since: Arc::default() }
     }
 
     /// Reads the ledger, changes it, and writes it if it has changed.
@@ -158,15 +164,34 @@ impl LeaseLedger {
         loop {
             tries += 1;
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(lock),
+                Ok(()) => {
+                    self.set_busy(false);
+                    return Ok(lock);
+                }
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR)
                     if tries < LOCK_TRIES =>
                 {
                     std::thread::sleep(LOCK_TICK);
                 }
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    let path = self.folder.join(LOCK).display().to_string();
+                    return Err(match self.set_busy(true) < HUNG_AFTER {
+                        true => format!("{path} is busy: another process has locked it"),
+                        false => {
+                            format!("{path} stays locked: what holds it has hung: `fuser {path}`")
+                        }
+                    });
+                }
                 Err(error) => return Err(self.failed("lock", LOCK, &error.into())),
             }
         }
+    }
+
+    /// Notes whether another process has the lock, and returns for how long it has had it.
+    fn set_busy(&self, is_busy: bool) -> Duration {
+        let mut since = self.busy_since.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = is_busy.then(|| since.unwrap_or_else(Instant::now));
+        since.map(|since| since.elapsed()).unwrap_or_default()
     }
 
     fn load(&self) -> Result<LeaseBook, String> {
@@ -218,7 +243,6 @@ impl LeaseLedger {
                  name a folder that may be written"
                     .to_owned()
             }
-            io::ErrorKind::WouldBlock => format!("; what holds it has hung: `fuser {path}`"),
             _ => String::new(),
         };
         format!("cannot {what} {path}: {error}{remedy}")
@@ -263,7 +287,7 @@ mod tests {
                     for number in 0..10 {
                         let id = format!("{thread}-{number}");
                         // On a busy machine seven others may hold the lock for half a second.
-                        let is_locked = |why: &String| why.contains("what holds it has hung");
+                        let is_locked = |why: &String| why.contains(LOCK);
                         let mut tries = (0..100).map(|_| add(&ledger, &id));
                         let end = tries.find(|added| !added.as_ref().is_err_and(is_locked));
                         end.expect("the lock comes free").unwrap();
@@ -286,9 +310,13 @@ mod tests {
         }
         let lock = ledger.lock().unwrap();
         let why = add(&ledger, "two").unwrap_err();
-        assert!(why.contains("leases.lock"), "{why}");
+        assert!(why.ends_with("leases.lock is busy: another process has locked it"), "{why}");
+        *ledger.busy_since.lock().unwrap() = Instant::now().checked_sub(HUNG_AFTER);
+        let why = add(&ledger, "two").unwrap_err();
+        assert!(why.contains("what holds it has hung: `fuser "), "{why}");
         drop(lock);
         add(&ledger, "two").unwrap();
+        assert_eq!(*ledger.busy_since.lock().unwrap(), None);
         // A link in place of the lock is not followed.
         fs::remove_file(folder.path().join(LOCK)).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join(LOCK)).unwrap();
