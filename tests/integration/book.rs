@@ -153,6 +153,22 @@ fn every_example_of_the_documents_is_valid() {
     assert!(all.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
 }
 
+/// Readers of README go on with the book: its `my.yaml` begins with the rule of README, and its test
+/// passes with either file. A full page cache alone must not fire.
+#[test]
+fn the_rule_of_readme_is_tested_in_the_book() {
+    let (short, long) = (example("README.md", "rules"), example("tasks/rules.md", "rules"));
+    assert!(long.starts_with(&short), "{short}\n{long}");
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("my_test.yaml"), example("tasks/rules.md", "rules-test")).unwrap();
+    for rules in [&short, &long] {
+        fs::write(folder.path().join("my.yaml"), rules).unwrap();
+        let mut program = assert_cmd::Command::cargo_bin("umawarden").unwrap();
+        let tested = program.current_dir(&folder).args(["rules", "test", "my_test.yaml"]);
+        tested.assert().success();
+    }
+}
+
 /// Covers the sections of a configuration that `rules check` does not read.
 #[test]
 fn every_configuration_example_loads_without_remarks() {
