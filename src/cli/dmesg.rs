@@ -79,9 +79,9 @@ text_with_facility or text_of_records (raw records), by the form of the line: lo
 cause lines that look like the kernel's, so that it is a hint.
 
 Exit codes, as a linter's: 0 no event in the log, 1 at least one event (recovered ones too; not \
-the records of --all), 2 it cannot be read, is not a log, or has no event but lines that hold the \
-kernel's words for one. Such lines are named on standard error, also beside events. So 1 is a \
-result, not a failure. Under `set -e`:
+the records of --all), 2 it cannot be read, is not a log, has neither an event nor a stamp, or has \
+no event but lines that hold the kernel's words for one. Such lines are named on standard error, \
+also beside events. So 1 is a result, not a failure. Under `set -e`:
   umawarden dmesg --json incident.log > events.json || [ $? -eq 1 ]
 
 Examples:
@@ -107,7 +107,7 @@ pub fn execute(arguments: &DmesgArguments) -> anyhow::Result<Exit> {
         errln!("umawarden: {text}");
     }
     let text = unread.map(|(count, first)| unread_text(arguments.file.as_deref(), count, &first));
-    match text {
+    match text.or_else(|| report.doubt()) {
         Some(text) if report.found() => errln!("umawarden: {text}"),
         Some(text) => anyhow::bail!(text),
         None => {}
@@ -190,7 +190,8 @@ fn read_log<W: Write>(
     let log = LogInput::new(input, name, newest);
     let read_as = log.read("umawarden dmesg", &mut |message| report.message(&message))?;
     report.end()?;
-    anyhow::ensure!(read_as == ReadAs::Text || report.found(), not_a_log(name));
+    anyhow::ensure!(read_as != ReadAs::Bytes || report.found(), not_a_log(name));
+    report.unstamped = (read_as == ReadAs::Text).then(|| name.to_owned());
     Ok(())
 }
 
@@ -264,6 +265,8 @@ struct EventReport<W: Write> {
     counts: BTreeMap<&'static str, u64>,
     /// All messages are records of `/dev/kmsg`.
     is_device: bool,
+    /// The name of a text in which no line has a stamp.
+    unstamped: Option<String>,
     header_written: bool,
 }
 
@@ -287,12 +290,22 @@ impl<W: Write> EventReport<W> {
             stamps: BTreeMap::new(),
             counts: BTreeMap::new(),
             is_device: false,
+            unstamped: None,
             header_written: false,
         }
     }
 
     fn found(&self) -> bool {
         !self.counts.is_empty()
+    }
+
+    /// Why the log does not count as free of faults: it may be another text.
+    fn doubt(&self) -> Option<String> {
+        let name = self.unstamped.as_ref().filter(|_| !self.found() && self.messages > 0)?;
+        Some(format!(
+            "{name}: nothing was found, and no line has a stamp, so that it may be no kernel log. \
+             Give what `dmesg` or `journalctl -k` prints, with the times"
+        ))
     }
 
     fn has(&self, kind: &str) -> bool {
@@ -446,7 +459,7 @@ impl<W: Write> EventReport<W> {
     fn finish(&mut self) -> anyhow::Result<Option<(u64, UnreadFault)>> {
         self.end()?;
         let unread = std::mem::take(&mut self.unread).finish(|kind| self.has(kind));
-        if !self.json && (self.found() || unread.is_none()) {
+        if !self.json && (self.found() || unread.is_none() && self.doubt().is_none()) {
             self.summary()?;
         }
         self.out.flush()?;

@@ -98,7 +98,9 @@ pub(super) struct LogInput<R> {
 /// The kind of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadAs {
-    /// A log, or at least text.
+    /// A log, since a line has a stamp.
+    Log,
+    /// Text. Whether it is a log is unknown.
     Text,
     /// No line has a log's stamp, and much is not text.
     Bytes,
@@ -168,7 +170,11 @@ impl<R: BufRead> LogInput<R> {
             take(message)?;
         }
         let is_text = odd.saturating_mul(ODD_BYTE_IN) <= bytes;
-        Ok(if is_log || is_text { ReadAs::Text } else { ReadAs::Bytes })
+        Ok(match (is_log, is_text) {
+            (true, _) => ReadAs::Log,
+            (false, true) => ReadAs::Text,
+            (false, false) => ReadAs::Bytes,
+        })
     }
 
     fn refuse_other_formats(&mut self, reader_of_text: &str) -> anyhow::Result<()> {

@@ -233,9 +233,22 @@ fn the_text_output_explains_the_events() {
     let output = dmesg().arg("-").write_stdin(log).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("no incident by themselves"), "{text}");
-    let nothing = dmesg().arg("-").write_stdin("hello\n").output().unwrap();
+    let nothing = dmesg().arg("-").write_stdin("[    1.000000] hello\n").output().unwrap();
     assert_eq!(nothing.status.code(), Some(0));
     assert_eq!(String::from_utf8(nothing.stdout).unwrap(), "Nothing found in 1 message.\n");
+}
+
+#[test]
+fn a_text_without_events_and_stamps_is_no_log_without_faults() {
+    for arguments in [&["README.md"][..], &["--json", "README.md"]] {
+        let output = dmesg().args(arguments).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), &*output.stdout), (Some(2), &b""[..]), "{error}");
+        assert!(error.contains("README.md: nothing was found, and no line has a stamp"), "{error}");
+    }
+    // An empty log is one.
+    let empty = dmesg().arg("-").write_stdin("").output().unwrap();
+    assert_eq!(String::from_utf8(empty.stdout).unwrap(), "Nothing found in 0 messages.\n");
 }
 
 /// The output of `dmesg --json` in several layouts of jq.

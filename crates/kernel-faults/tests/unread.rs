@@ -92,6 +92,10 @@ const WORDINGS: &[(&str, &str)] = &[
     ("Out of memory: Kill process 4142 (python3) score 68 or sacrifice child", ""),
     ("Memory cgroup out of memory: Kill process 4142 (x) score 68 or sacrifice child", ""),
     ("Out of Memory: Killed process 2592 (mysql).", ""),
+    ("Out of memory: Killed proc", ""),
+    ("Memory cgroup out of memory: Killed process", ""),
+    ("NVRM: Xid (PCI:000f", ""),
+    ("NVRM: something NV_ERR_NO_MEMORY here", ""),
     ("Tasks in /a/b are going to be killed due to memory.oom.group set", ""),
     ("lowmemorykiller: Killing 'a b' (123) (tgid 123), adj 900,", ""),
     ("NVRM: Xid (PCI:0000:01:00) 31, Ch 00000010, intr 10000000", ""),
@@ -176,6 +180,8 @@ fn lines_about_other_things_are_not_noticed() {
     for text in [
         "NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] \
          (0x00000051) returned from kbusUpdateRmAperture_HAL(pGpu, pKernelBus) @ kern_bus_vbar2.c:912",
+        "NVRM: nvAssertFailedNoLog: Assertion failed: status != NV_ERR_NO_MEMORY @ rs.c:3",
+        "Out of memory",
         "vmalloc: allocation failure, allocated 8192 of 20480 bytes",
         "emerge: vmalloc: allocation failure: 20480 bytes, mode:0x14000c0(GFP_KERNEL)",
         "app.service: Killing process 1234 (python3) with signal SIGKILL.",

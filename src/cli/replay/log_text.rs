@@ -53,7 +53,7 @@ pub(super) fn read<R: BufRead>(log: LogInput<R>, name: &str, sink: Sink<'_>) -> 
     let read_as = log.read("umawarden replay", &mut |message| player.message(message))?;
     player.finish()?;
     match read_as {
-        ReadAs::Text => Ok(()),
+        ReadAs::Log | ReadAs::Text => Ok(()),
         ReadAs::Bytes => sink(SourceItem::Bytes(name.to_owned())),
     }
 }

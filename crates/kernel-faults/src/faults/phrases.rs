@@ -49,7 +49,7 @@ type Phrase = (&'static str, Then, &'static str);
 
 /// Words that only lines about faults have, wherever in the line they are. The driver has more
 /// wordings than events.
-const PHRASES: [Phrase; 86] = [
+const PHRASES: [Phrase; 87] = [
     ("Out of memory: Killed process ", Then::Digit, ""),
     ("Out of memory: Kill process ", Then::Digit, ""),
     ("out of memory: Killed process ", Then::Digit, ""),
@@ -71,6 +71,7 @@ const PHRASES: [Phrase; 86] = [
     ("NVRM: Xid (", Then::Any, ""),
     ("NVRM Xid (", Then::Any, ""),
     ("Out of memory [NV_ERR_NO_MEMORY]", Then::Any, ""),
+    ("NVRM: ", Then::Any, "NV_ERR_NO_MEMORY"),
     ("[NV_ERR_RESET_REQUIRED]", Then::Any, ""),
     ("[NV_ERR_GPU_IS_LOST]", Then::Any, ""),
     ("uvm encountered global fatal error 0x", Then::Any, ""),
@@ -202,6 +203,24 @@ fn place(table: &Table, text: &str) -> Option<usize> {
     })
 }
 
+/// Words of phrases for a kill have this.
+const OF_KILL: &str = ": Kill";
+
+/// The fewest and the most bytes of the begin of such words.
+const LEAST_OF_KILL: usize = "Out of memory: K".len();
+const MOST_OF_KILL: usize = 64;
+
+/// The text from the kernel's words for a kill on, where it ends within them: the log is cut. The
+/// kernel writes a kill in one piece, and messages of the driver in several.
+fn cut(text: &str) -> Option<&str> {
+    let last = text.len().checked_sub(LEAST_OF_KILL)?;
+    (text.len().saturating_sub(MOST_OF_KILL)..=last).find_map(|at| {
+        let end = text.get(at..)?;
+        let begins = |words: &str| words.contains(OF_KILL) && words.starts_with(end);
+        PHRASES.iter().any(|(words, ..)| begins(words)).then_some(end)
+    })
+}
+
 /// Kinds of events.
 type Kinds = &'static [&'static str];
 
@@ -259,7 +278,11 @@ fn meaning(text: &str) -> Meaning {
     if driver == Some(Nvidia::Unfinished(None)) && text.contains("Xid (") {
         return Meaning::PartOf(LOSSES);
     }
-    let is_known = driver.is_some_and(|message| message != Nvidia::Other)
+    // A condition in the driver's source code, as the log has it, names the code of an error.
+    let is_condition = ["Assertion failed: ", "Check failed: "].iter().any(|it| text.contains(it))
+        && text.contains("NV_ERR_NO_MEMORY")
+        && !text.contains("[NV_ERR_");
+    let is_known = driver.is_some_and(|message| message != Nvidia::Other || is_condition)
         || memory::allocation_failure(text).is_some()
         || memory::is_of_vmalloc(text)
         || memory::damage(text).is_some()
@@ -323,7 +346,9 @@ impl UnreadFaults {
             }
             return;
         }
-        let Some(words) = phrase(line.text) else { return };
+        let Some(words) = phrase(line.text) else {
+            return self.note(number, line, cut(line.text), Meaning::Unknown);
+        };
         let meaning = meaning(line.text);
         let mut lines = line.text.split(NEWLINE);
         let first = lines.next().and_then(phrase);
