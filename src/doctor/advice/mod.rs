@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::version::PackageVersion;
-use super::{DoctorFacts, Fact, Finding, RunningLoader, Severity};
+use super::{DoctorFacts, Fact, Finding, ProfileMisfits, RunningLoader, Severity};
 use crate::config::mistake::{Mistakes, SourceText};
 use crate::engines::loaders::Loader;
 use crate::engines::{LaunchCommand, facts};
@@ -232,7 +232,7 @@ impl EntryConditions {
     fn holds_on(&self, facts: &DoctorFacts) -> ConditionResult {
         let mut holds = ConditionResult::Yes;
         if !self.machines.is_empty() {
-            let is_such = |(profile, _): &(String, _)| self.machines.contains(profile).into();
+            let is_such = |found: &ProfileMisfits| self.machines.contains(&found.profile).into();
             holds = holds.and(ConditionResult::of_fact(&facts.settings, is_such).reported());
         }
         if let Some(page_kib) = self.page_kib {

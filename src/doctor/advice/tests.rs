@@ -19,7 +19,8 @@ fn running(line: &str, packages: &[(&str, &str)]) -> StartedEngine {
 }
 
 fn on(machine: &str) -> DoctorFacts {
-    DoctorFacts { settings: Fact::Is((machine.to_owned(), Vec::new())), ..well() }
+    let misfits = ProfileMisfits { profile: machine.to_owned(), ..ProfileMisfits::default() };
+    DoctorFacts { settings: Fact::Is(misfits), ..well() }
 }
 
 /// The ids of what is found about a command, and the texts of what is unknown.

@@ -169,21 +169,13 @@ impl Reason {
                 "docker run --shm-size=16g or --ipc=host; in Kubernetes, an emptyDir with medium: \
                  Memory at /dev/shm; else check the disk of the model (`umawarden dmesg`)"
             }
-            Self::WorkerDied => {
-                "the lines before it, and the kernel log (`umawarden dmesg`), show why it ended"
-            }
+            Self::WorkerDied => "see the lines before it, and the kernel log (`umawarden dmesg`)",
             Self::WorkerTimedOut => {
                 "check the memory at that time (`umawarden history`); if the work takes that long, \
                  raise vLLM's VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS or SGLang's --watchdog-timeout"
             }
-            Self::PeerLost => {
-                "the cause is on the node that died first (`umawarden history --kind engine_died` \
-                 there)"
-            }
-            Self::GaveUp => {
-                "read the first error in its log; `umawarden dmesg` and `umawarden history` show \
-                 what the node saw then"
-            }
+            Self::PeerLost => "see `umawarden history --kind engine_died` on the first dead node",
+            Self::GaveUp => "read the first error in its log, and `umawarden dmesg`",
         }
     }
 }
