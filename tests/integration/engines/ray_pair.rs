@@ -17,8 +17,9 @@ use crate::dice::{Dice, rounds};
 /// Both nodes are free of the engine so long after the death of one of its processes.
 const FREE_WITHIN: Duration = Duration::from_secs(10);
 
-/// A rank that has lost another one is known within this time.
-const LOST_WITHIN: Duration = Duration::from_secs(5);
+/// A rank that has lost another one is known within this time: 5 s, and the 4 s that vLLM may take to
+/// end the server of a rank whose worker was killed.
+const LOST_WITHIN: Duration = Duration::from_secs(9);
 
 /// Reports wait for the ends on the other node.
 const REPORTED_WITHIN: Duration = Duration::from_secs(25);
