@@ -472,8 +472,8 @@ impl<W: Write> EventReport<W> {
         (self.repeated > 0).then(|| {
             format!(
                 "{} may be counted twice: the same text of the same host and second was in the log \
-                 before, which has neither the kernel's stamps nor record numbers. If two collectors \
-                 wrote it, give the log of one",
+                 before, which has neither the kernel's stamps nor record numbers. If two \
+                 collectors wrote it, give the log of one",
                 counted(self.repeated, "event")
             )
         })

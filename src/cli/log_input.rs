@@ -165,8 +165,9 @@ impl<R: BufRead> LogInput<R> {
             }
             Ok(())
         })?;
-        let is_log = log.has_stamps();
+        let mut is_log = log.has_stamps();
         for message in log.finish() {
+            is_log |= !message.stamp.is_empty();
             take(message)?;
         }
         let is_text = odd.saturating_mul(ODD_BYTE_IN) <= bytes;

@@ -220,6 +220,7 @@ const PRINTERS: &[(&str, &str)] = &[
 const CLOCK_READERS: &[(&str, &str)] = &[
     ("src/daemon/", "the loop's own clock"),
     ("src/cli/", "a command is an edge of its own"),
+    ("src/leases.rs", "how long another process has the lock"),
     ("src/sources/bounded.rs", "how long one read takes, which no clock of the loop's measures"),
 ];
 

@@ -34,12 +34,12 @@ pub(super) fn table(compared: &ProfileComparison<'_>, done: &AppliedProfile) {
         bytes_text(node.memory_bytes)
     );
     outln!("{}\n", fitted(&heading));
-    outln!("  {:<28} {:>10} {:>10}  {:<18}  known by", "setting", "now", "profile", "fits");
+    outln!("  {:<28} {:>8} {:>10}  {:<18}  known by", "setting", "now", "profile", "fits");
     for row in rows {
         let mark = if row.fits() { ' ' } else { '!' };
         let (name, value) = (row.advice.name.name(), row.advice.value);
         let (now, fits, known) = (now(row), fits(row), row.advice.source.name());
-        outln!("{mark} {name:<28} {now:>10} {value:>10}  {fits:<18}  {known}");
+        outln!("{mark} {name:<28} {now:>8} {value:>10}  {fits:<18}  {known}");
         outln!("{}", fitted(&format!("    {}.", row.advice.why)));
         outln!("{}", fitted(&format!("    It costs: {}.", row.advice.trades)));
     }

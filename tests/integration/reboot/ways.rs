@@ -117,7 +117,7 @@ fn a_logind_that_refuses_or_answers_falsely_has_not_rebooted() {
     ] {
         machine.bus.state().refuses = [(call, name)].into();
         let outcome = machine.reboot();
-        assert!(failed(&outcome).contains("no, [2J not now"), "{outcome:?}");
+        assert!(failed(&outcome).contains("no,\\u{1b}[2J not now"), "{outcome:?}");
     }
     machine.bus.state().refuses.clear();
     for call in ["CanReboot", "ListInhibitors"] {

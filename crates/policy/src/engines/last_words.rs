@@ -42,8 +42,8 @@ impl LastWords {
     }
 }
 
-/// A part of a line, and its meaning. `*` is any text, `^` the beginning of the line, perhaps behind
-/// what a collector of logs puts before it, `$` its end.
+/// A part of a line, and its meaning. `*` is any text, `^` the beginning of the line, perhaps
+/// behind what a collector of logs puts before it, `$` its end.
 /// The first word of a phrase does not begin within a word of the line.
 pub(super) type Phrase = (&'static str, Reason);
 
