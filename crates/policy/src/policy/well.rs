@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::Policy;
+use super::assessment::VERDICT;
 use super::status::{AlertStatus, EngineStatus, GuardStatus, RuleState, RuleStatus, SourceStatus};
 use crate::model::{
     AlertState, EnginePhase, MemoryAssessment, MemoryState, NodeHealthLevel, Reading, RebootStatus,
@@ -187,10 +188,15 @@ fn failed(rules: &[RuleStatus]) -> impl Iterator<Item = &RuleStatus> {
     unknown.filter(|rule| !is_of_machine(&rule.unknown))
 }
 
+/// Whether the machine lacks what a rule is unknown for. A verdict that is not made yet is no such.
+fn is_lacked(reasons: &[String]) -> bool {
+    is_of_machine(reasons) && !reasons.iter().all(|why| why.starts_with(VERDICT))
+}
+
 /// Rules that read what this machine does not have are no trouble of it: a note.
 pub(super) fn notes(rules: &[RuleStatus]) -> Vec<String> {
     let unknown = rules.iter().filter(|rule| rule.state == RuleState::Unknown);
-    let missing: Vec<&RuleStatus> = unknown.filter(|rule| is_of_machine(&rule.unknown)).collect();
+    let missing: Vec<&RuleStatus> = unknown.filter(|rule| is_lacked(&rule.unknown)).collect();
     if missing.is_empty() {
         return Vec::new();
     }
@@ -244,5 +250,20 @@ impl Policy {
             reasons.add(NodeHealthLevel::Warning, String::new);
         }
         self.counters.set_level(reasons.level);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_lacks_readings_and_no_verdict_that_is_not_made_yet() {
+        let verdict = format!("uma_memory_verdict{{verdict=\"leaked\"}}: {NOT_AVAILABLE}");
+        let pressure = format!("uma_pressure_ratio{{resource=\"memory\"}}: {NOT_AVAILABLE}");
+        assert!(!is_lacked(std::slice::from_ref(&verdict)));
+        assert!(is_lacked(std::slice::from_ref(&pressure)));
+        assert!(is_lacked(&[verdict, pressure.clone()]));
+        assert!(!is_lacked(&[pressure, "uma_engines: reading failed".to_owned()]));
     }
 }

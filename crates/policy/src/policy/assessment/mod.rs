@@ -93,12 +93,16 @@ pub(super) struct AssessmentWatch {
     cells: [Cell; MemoryState::ALL.len()],
 }
 
+/// A series for each state.
+pub(super) const VERDICT: &str = "uma_memory_verdict";
+
 impl AssessmentWatch {
     pub(super) fn new(started: Moment, counters: &mut Counters, store: &mut SeriesStore) -> Self {
         let cells = MemoryState::ALL.map(|state| {
-            let key = SeriesKey::new("uma_memory_verdict", &[("verdict", state.name())]);
+            let key = SeriesKey::new(VERDICT, &[("verdict", state.name())]);
             let cell = counters.cell(store, &key);
-            counters.set_reading(cell, Reading::Failed);
+            // Unknown until it is assessed: neither false nor a failure.
+            counters.set_reading(cell, Reading::Unsupported);
             cell
         });
         Self {
