@@ -161,6 +161,7 @@ fn own_stop(item: &Value) -> Option<OwnStop> {
     let Target::Engine(engine) = decision.target else { return None };
     (is_stop && is_done && !is_void).then_some(OwnStop {
         is_for_start: false,
+        is_for_lost_rank: false,
         decision: Some(decision.id),
         rule: Some(decision.rule),
         at: decision.at,

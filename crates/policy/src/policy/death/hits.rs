@@ -301,7 +301,7 @@ fn follows_kill(death: &Circumstances<'_>, stop: &super::OwnStop) -> bool {
             && !stop.processes.contains(&relative.id)
             && before.is_some_and(|before| before <= FOLLOWS_WITHIN)
     };
-    !stop.is_for_start && death.family.iter().any(was_killed)
+    (stop.is_for_lost_rank || !stop.is_for_start) && death.family.iter().any(was_killed)
 }
 
 /// A process of it that ended by a signal.

@@ -65,6 +65,8 @@ pub struct Relative {
 pub struct OwnStop {
     /// Whether it was stopped so that another engine can start.
     pub is_for_start: bool,
+    /// Whether it was stopped since it had lost a rank.
+    pub is_for_lost_rank: bool,
     /// The id of the decision, if it is known.
     pub decision: Option<DecisionId>,
     /// The rule that made it.

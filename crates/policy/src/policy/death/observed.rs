@@ -11,9 +11,9 @@ use super::hits::{SIGTERM, is_own_fault};
 use super::{Circumstances, EndRequest, OwnStop, Relative, explain};
 use crate::model::{
     Action, DeathMemory, DeathReport, Deceased, DecisionId, DecisionRecord, EngineHealth,
-    EnginePhase, EngineProcess, EngineSeen, Event, EventKind, ExitStatus, KernelEvent, LastHealth,
-    Mode, Moment, OnRequest, Orphan, Outcome, ProcessEnd, ProcessId, Reading, Supervisor, Target,
-    Workload, WorkloadEnd, WorkloadLog,
+    EnginePhase, EngineProcess, EngineSeen, Event, EventKind, Evidence, ExitStatus, KernelEvent,
+    LastHealth, Mode, Moment, OnRequest, Orphan, Outcome, ProcessEnd, ProcessId, Reading,
+    Supervisor, Target, Workload, WorkloadEnd, WorkloadLog,
 };
 use crate::parse::process::{system_units, user_unit};
 use crate::policy::Context;
@@ -62,6 +62,11 @@ struct Shortage {
     last: Duration,
 }
 
+/// Whether a decision has that value as evidence of a lost rank.
+fn is_of_lost_rank(evidence: &Evidence) -> bool {
+    evidence.series.starts_with("uma_engine_rank_lost{")
+}
+
 impl Kills {
     pub(in crate::policy) fn take(&mut self, events: &[Event]) {
         for event in events {
@@ -102,6 +107,7 @@ impl Kills {
         {
             let stop = OwnStop {
                 is_for_start: named.is_some(),
+                is_for_lost_rank: decision.because.iter().any(is_of_lost_rank),
                 decision: Some(decision.id),
                 rule: Some(decision.rule.clone()),
                 at: decision.at,

@@ -303,6 +303,7 @@ fn the_brake_and_killers_in_user_space_are_named() {
     let family = family();
     let stop = OwnStop {
         is_for_start: false,
+        is_for_lost_rank: false,
         decision: Some(DecisionId(7)),
         rule: None,
         at: at(500),

@@ -147,6 +147,7 @@ fn an_engine_that_lived_on_after_a_kill_of_ray_and_was_asked_to_end_is_no_victim
     }
     let stops = [OwnStop {
         is_for_start: true,
+        is_for_lost_rank: false,
         decision: None,
         rule: None,
         at: at(500),
@@ -172,7 +173,8 @@ fn a_stop_of_what_a_killed_worker_has_left_is_no_cause() {
     };
     let family = [relative(SERVER, "vllm"), killed];
     let stop = |seconds, processes: Vec<ProcessId>| OwnStop {
-        is_for_start: false,
+        is_for_start: true,
+        is_for_lost_rank: true,
         decision: Some(DecisionId(4)),
         rule: None,
         at: at(seconds),
@@ -185,7 +187,7 @@ fn a_stop_of_what_a_killed_worker_has_left_is_no_cause() {
         (stop(501, vec![SERVER, WORKER]), "umawarden"),
         (stop(600, vec![SERVER]), "umawarden"),
         (stop(498, vec![SERVER]), "umawarden"),
-        (OwnStop { is_for_start: true, ..stop(501, vec![SERVER]) }, "umawarden"),
+        (OwnStop { is_for_lost_rank: false, ..stop(501, vec![SERVER]) }, "umawarden"),
     ] {
         let ended = at(stop.at.uptime.as_secs() + 1);
         let stops = [stop];
