@@ -49,7 +49,7 @@ pub(super) fn summarised(command: Command) -> Command {
     })
 }
 
-/// What stands in place of the text below the options.
+/// The text that replaces the one below the options.
 const IN_HELP: &str = "--help explains what is done and printed, and has exit codes and examples.";
 
 fn groups(command: &Command, width: usize) -> String {

@@ -122,7 +122,7 @@ fn the_rpm_has_all_files_and_keeps_a_changed_configuration() {
         assert_eq!(licences.lines().collect::<Vec<_>>(), LICENCES);
         let needs = output("rpm", &["--query", "--requires", "--package", &package]);
         assert!(needs.contains("glibc >= 2.28") && needs.contains("/bin/sh"), "{needs}");
-        // The restart is a step of the version before: its files are gone by then.
+        // The restart is a step of the version before: its files no longer exist then.
         for (tag, step) in [
             ("POSTIN", "preset umawarden.service"),
             ("PREUN", "disable umawarden.socket umawarden.service"),

@@ -22,7 +22,7 @@ enum UnitEnd {
     /// It stops the service, and starts it again after no end.
     Stopped,
     /// It leaves the service ended after any end (`Restart=no`), and was not asked to stop it: a
-    /// deferred restart would take that for the wish of a person.
+    /// deferred restart would take that for a stop by a person.
     LeftEnded,
 }
 

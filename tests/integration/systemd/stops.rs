@@ -114,7 +114,7 @@ fn a_service_that_its_systemd_would_start_again_is_stopped_by_it() {
     assert!(effect.ends_with("as that user, `systemctl --user start vllm.service`"), "{effect}");
 }
 
-/// A deferred restart takes a stop of the unit for the wish of a person.
+/// A deferred restart takes a stop of the unit for one by a person.
 #[test]
 fn a_service_that_nothing_starts_again_is_only_signalled() {
     let mut served = Served::new("no");
