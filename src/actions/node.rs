@@ -278,12 +278,21 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::actions::tests::act;
     use crate::clients::kubernetes::scripted::{merge, serve};
     use crate::model::{Grade, Taint, TaintEffect, UndoReason};
+
+    /// Responds with a node, after a patch with the patched one.
+    fn merged(node: &Mutex<Value>, line: &str, body: &Value) -> (u16, Value) {
+        let mut node = node.lock().unwrap();
+        if line.starts_with("PATCH") {
+            merge(&mut node, body);
+        }
+        (200, node.clone())
+    }
 
     /// With conditions and events off, nothing else shows that there is a cluster.
     #[test]
@@ -312,11 +321,7 @@ mod tests {
             if fails.load(Ordering::SeqCst) {
                 return (500, json!({}));
             }
-            let mut node = served.lock().unwrap();
-            if line.starts_with("PATCH") {
-                merge(&mut node, body);
-            }
-            (200, node.clone())
+            merged(&served, line, body)
         });
         let is_tainted = || node.lock().unwrap()["spec"]["taints"].is_array();
         let mut executor = NodeExecutor::new(access);
@@ -352,13 +357,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let node = Arc::new(Mutex::new(registered("a")));
         let served = Arc::clone(&node);
-        let (access, _) = serve(folder.path(), move |line, body| {
-            let mut node = served.lock().unwrap();
-            if line.starts_with("PATCH") {
-                merge(&mut node, body);
-            }
-            (200, node.clone())
-        });
+        let (access, _) = serve(folder.path(), move |line, body| merged(&served, line, body));
         let is_tainted = || node.lock().unwrap()["spec"]["taints"].is_array();
         let mut executor = NodeExecutor::new(access);
         executor.begin();
@@ -381,7 +380,7 @@ mod tests {
     }
 
     /// What the chart makes, as far as it is read.
-    fn daemon_set() -> serde_json::Value {
+    fn daemon_set() -> Value {
         json!({"spec": {"template": {
             "metadata": {"annotations": {"umawarden.dev/takes-over": "true"}},
             "spec": {"tolerations": [{"operator": "Exists"}]},
@@ -400,11 +399,7 @@ mod tests {
                 if line.contains("/namespaces/gpu/daemonsets/umawarden") {
                     return if is_followed { (200, daemon_set()) } else { (404, json!({})) };
                 }
-                let mut node = served.lock().unwrap();
-                if line.starts_with("PATCH") {
-                    merge(&mut node, body);
-                }
-                (200, node.clone())
+                merged(&served, line, body)
             });
             let is_tainted = || node.lock().unwrap()["spec"]["taints"].is_array();
             let executor = |has_settled: bool| {
